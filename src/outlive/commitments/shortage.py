@@ -32,7 +32,7 @@ from outlive.placement.request import SILENT, Intent, PlacementRequest
 from outlive.placement.reservations import CapacityQuery, placed_on, unused
 from outlive.placement.vms import MILLI
 from outlive.resources import COMMITTED, FAILOVER, IN_FLIGHT, ZONE_LABEL, FlavorGroupSpec, Hypervisor
-from outlive.resources.hosts import WORKING_CONDITIONS, refuses
+from outlive.resources.hosts import WORKING_CONDITIONS, out_of_service
 
 _EMPTY: Final = replace(
     SILENT,
@@ -160,7 +160,7 @@ class Shortage:
         out = {
             host.name: host
             for host in hosts
-            if host.metadata.labels.get(ZONE_LABEL) == request.zone and refuses(host) and not host.status.lost
+            if host.metadata.labels.get(ZONE_LABEL) == request.zone and out_of_service(host) and not host.status.lost
         }
         if not out:
             return {}
@@ -171,7 +171,7 @@ class Shortage:
         finally:
             for host in out.values():
                 fleet.upsert_host(host)
-        return {name: refuses(out[name]) for name in found if name in out}
+        return {name: out_of_service(out[name]) for name in found if name in out}
 
     def _endings(self, commitment: Commitment, now: float) -> tuple[Ending, ...]:
         """Slots of other commitments that end, with what they hold beside their VMs."""

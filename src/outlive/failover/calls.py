@@ -30,6 +30,8 @@ from outlive.placement.request import (
 from outlive.placement.vms import VmView
 from outlive.resources import FAILOVER, Amounts, Hypervisor
 from outlive.resources.codec import encode_canonical
+from outlive.resources.hosts import lost_places
+from outlive.resources.storage_places import lies_in
 
 GENERAL_PIPELINE = "kvm-general-purpose-load-balancing"
 HANA_PIPELINE = "kvm-hana-bin-packing"
@@ -66,8 +68,14 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile = "general"
     domain_of: Callable[[str], str] = no_domain
     """Project → name of its domain, where hosts are set aside by it; else nothing."""
+    lost: Callable[[], tuple[str, ...]] = tuple
+    """Places of storage that some host does not reach."""
     beside_slots: bool = True
     """Whether the room that slots hold is taken; else it is asked what there would be room for without them."""
+
+    def places(self, vm: VmView) -> tuple[str, ...]:
+        """Of the lost places those that the VM needs."""
+        return tuple(place for place in self.lost() if any(lies_in(disk, place) for disk in vm.disks))
 
     def reuse(self, vm: VmView, size: ResolvedSize, *, ignore: Sequence[str], req: str = "", greq: str = "") -> Call:
         """On which hosts may a slot be that this VM joins?"""
@@ -98,6 +106,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         self, vm: VmView, size: ResolvedSize, *, intent: Intent, ignore: Sequence[str], req: str, greq: str
     ) -> PlacementRequest:
         request = msgspec.structs.replace(self._base(vm, greq=greq, req=req), intent=intent, ignore_hosts=tuple(ignore))
+        request = msgspec.structs.replace(request, places=self.places(vm))
         if self.profile == "dedicated":
             return msgspec.structs.replace(request, need=_own_need(vm))
         return msgspec.structs.replace(
@@ -168,11 +177,13 @@ def with_candidates(call: Call, hosts: Iterable[str]) -> Call:
     return Call(kind=call.kind, request=msgspec.structs.replace(request, hosts=named))
 
 
-def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool, domain: str = "") -> str:
+def placement_class(
+    vm: VmView, size: ResolvedSize, *, with_project: bool, domain: str = "", places: tuple[str, ...] = ()
+) -> str:
     """A key that VMs share if every search about them has the same answer (their own hosts aside).
 
     The project counts only where some host is pinned to projects (``pins_projects``). ``domain``: of the VM, where
-    hosts are set aside for it.
+    hosts are set aside for it. ``places``: of storage that it needs and that some host does not reach.
     """
     parts = (
         size.flavor_name,
@@ -183,8 +194,17 @@ def placement_class(vm: VmView, size: ResolvedSize, *, with_project: bool, domai
         resource_group(vm, size),
         vm.extra_specs,
     )
-    limits = (*((vm.host_limit,) if vm.host_limit else ()), *((f"domain {domain}",) if domain else ()))
+    limits = (
+        *((vm.host_limit,) if vm.host_limit else ()),
+        *((f"domain {domain}",) if domain else ()),
+        *((places,) if places else ()),
+    )
     return encode_canonical((*parts, *limits)).decode()
+
+
+def places_lost(hosts: Iterable[Hypervisor]) -> tuple[str, ...]:
+    """All places of storage that any host does not reach."""
+    return tuple(sorted({place for host in hosts for place in lost_places(host)}))
 
 
 def pins_projects(hosts: Iterable[Hypervisor]) -> bool:

@@ -124,9 +124,11 @@ def free_amounts(fleet: Fleet) -> FreeAmounts:
     return FreeAmounts(names, np.maximum(left, 0))
 
 
-def claim_of(vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool, domain: str = "") -> Claim:
+def claim_of(
+    vm: VmView, needed: int, size: ResolvedSize, *, with_project: bool, domain: str = "", places: tuple[str, ...] = ()
+) -> Claim:
     """What one VM misses, with the class of its offers."""
-    offer_class = placement_class(vm, size, with_project=with_project, domain=domain)
+    offer_class = placement_class(vm, size, with_project=with_project, domain=domain, places=places)
     return Claim(vm=vm, need=Need(vm=vm.id, needed=needed, size=size, offer_class=offer_class))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from outlive.failover.analysis.coverage import CoverageInput, CoverageResult, coverage
-from outlive.failover.calls import Caller, pins_projects
+from outlive.failover.calls import Caller, pins_projects, places_lost
 from outlive.failover.config import FailoverSettings
 from outlive.failover.hosts import host_view, names_on
 from outlive.failover.locations import OnHypervisors, merge
@@ -300,11 +300,16 @@ async def placement_offers(
     """VM → class, and what placement offers each class; ``needed``: VM → slots. The engine over what was
     gathered is asked, with these ``options`` if any."""
     with_project = pins_projects(gathered.observation.hypervisors)
+    lost = places_lost(gathered.observation.hypervisors)
+    caller = Caller(profile=gathered.settings.upkeep.profile, lost=lambda: lost, beside_slots=beside_slots)
     views = {vm.id: vm for vm in gathered.vms}
-    claims = [claim_of(views[vm], count, gathered.sizes[vm], with_project=with_project) for vm, count in needed.items()]
+    claims = [
+        claim_of(views[vm], count, gathered.sizes[vm], with_project=with_project, places=caller.places(views[vm]))
+        for vm, count in needed.items()
+    ]
     offers = await gather_offers(
         InProcessPlacement(_Local(gathered.engine, options), gathered.fleet),
-        Caller(profile=gathered.settings.upkeep.profile, beside_slots=beside_slots),
+        caller,
         claims,
         requests={},
         request_id="",

@@ -55,7 +55,7 @@ class Daemon:
         self.workers = VmReconciler(shared, random=random)
         self.drainer = DrainController(shared, self.reporter, self.health)
         self.storage = StorageWatch(
-            shared, self.health, PeerHealth(shared.store, shared.host), enqueue=self.workers.enqueue
+            shared, self.health, PeerHealth(shared.store, shared.host, shared.clock), enqueue=self.workers.enqueue
         )
         self.consoles = ConsoleWatcher(shared, shared.consoles) if shared.consoles is not None else None
         self._swept: JoinResult | None = None

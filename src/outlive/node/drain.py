@@ -64,7 +64,7 @@ class Evacuation:
         self._health = health
         self._relocations = relocations
         self._clock = node.clock
-        self._others = PeerHealth(node.store, node.host)
+        self._others = PeerHealth(node.store, node.host, node.clock)
         self._not_before_s = 0.0
         self._wait_s = EVACUATE_AGAIN_S
         self._failures = 0
@@ -156,7 +156,7 @@ class Evacuation:
             leaves=self._leaves,
             draining=spec.drain or self._reporter.domain_state not in ("", "ready"),
             maintenance=node.desired.maintenance(now) != "",
-            storage_lost=node.losses.published is not None,
+            storage_lost=bool(node.losses.by_vm),
             failures=self._failures,
             peers=peers,
         )

@@ -253,6 +253,8 @@ class Answer(enum.StrEnum):
     """No other host works and does well."""
     COMMON_CAUSE = "common_cause"
     """Too many hosts have the same trouble."""
+    UNCONFIRMED = "unconfirmed"
+    """No other host has said that it reaches their storage."""
     LIKE_OTHERS = "like_others"
     """The others are hardly faster."""
     IN_LINE = "in_line"
@@ -278,6 +280,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     scores: dict[str, int] = {}
     storage_lost: bool = False
     """Whether storage does not serve some of its virtual machines any more."""
+    reaches: tuple[str, ...] = ()
+    """Places of storage that some host does not reach, and that this one has lately said to reach."""
     coordinator: bool = False
 
 
@@ -427,6 +431,7 @@ _STAY: Final[dict[str, str]] = {
     Answer.FAILING: "its VMs stay, because live moves failed one after the other",
     Answer.ALONE: "its VMs stay, because no other host does well",
     Answer.COMMON_CAUSE: "its VMs stay, because other hosts have the same trouble",
+    Answer.UNCONFIRMED: "its VMs stay, because no other host has said that it reaches their storage",
     Answer.LIKE_OTHERS: "its VMs stay, because other hosts are hardly faster",
     Answer.IN_LINE: "its VMs stay while other hosts are left",
     Answer.NO_ROOM: "its VMs stay, because no other host takes them",

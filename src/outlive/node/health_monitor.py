@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.clock import as_datetime
+from outlive.base.clock import Clock, as_datetime
 from outlive.node.health import (
     BOUNDS,
     FULL,
@@ -229,6 +229,8 @@ PAGE: Final = 100
 PAGES_LIMIT: Final = 200
 ENOUGH: Final = 8
 """Hosts of one page that say something about all of them."""
+FRESH_S: Final = 60.0
+"""What a host has said of storage counts for so long after its figures were seen to change."""
 AHEAD_LIMIT: Final = 16
 """Hosts in line of which it is looked up whether they live."""
 
@@ -238,9 +240,12 @@ class PeerHealth:
     that page alone shows a common cause. What is read is as old as the others' last writes.
     """
 
-    def __init__(self, store: Store, host: str) -> None:
+    def __init__(self, store: Store, host: str, clock: Clock) -> None:
         self._store = store
         self._host = host
+        self._clock = clock
+        self._written: dict[str, tuple[str, float]] = {}
+        """Host → version of its figures, and when that was first seen to follow another one."""
 
     async def look(self, common_share: float) -> tuple[Peer, ...]:
         """The hosts with our daemon but this one; those of the first page, without figures, if so many degrade."""
@@ -269,8 +274,26 @@ class PeerHealth:
 
     async def _with_scores(self, peers: list[Peer]) -> tuple[Peer, ...]:
         """With the figures that hosts publish every interval."""
-        scores = {one.name: one.usage.scores async for one in list_all(self._store, HypervisorUsage)}
-        return tuple(msgspec.structs.replace(one, scores=scores.get(one.name, {})) for one in peers)
+        figures = {one.name: one async for one in list_all(self._store, HypervisorUsage)}
+        self._written = {name: self._writing(one) for name, one in figures.items()}
+        oldest_s = self._clock.monotonic() - FRESH_S
+        return tuple(
+            msgspec.structs.replace(
+                peer,
+                scores=figures[peer.name].usage.scores,
+                reaches=figures[peer.name].usage.reached if self._written[peer.name][1] >= oldest_s else (),
+            )
+            if peer.name in figures
+            else peer
+            for peer in peers
+        )
+
+    def _writing(self, figures: HypervisorUsage) -> tuple[str, float]:
+        """Its version, and when that was first seen; of figures that were never seen to change nobody knows when."""
+        version, before = figures.metadata.resource_version, self._written.get(figures.name)
+        if before is None:
+            return version, float("-inf")
+        return before if before[0] == version else (version, self._clock.monotonic())
 
 
 def _peer(host: Hypervisor) -> Peer:

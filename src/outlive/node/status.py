@@ -287,7 +287,7 @@ class HostReporter:
             authorities=self.authorities,
             recovery_time_objective_s=self._objective_s(),
             degrading=self._health.published,
-            storage_lost=self._node.losses.published,
+            storage_lost=self._node.losses.published if self._node.losses.looked else found.status.storage_lost,
             source=SOURCE,
         )
         if self.domain_state:
@@ -468,6 +468,7 @@ class HostReporter:
             stale=self._stale,
             scores=scores,
             slopes=slopes,
+            reached=self._node.losses.reached,
         )
 
         def change(found: HypervisorUsage | None) -> HypervisorUsage:

@@ -3,7 +3,8 @@
 A guest whose disks are dead runs nowhere else while its host lives, and serves nobody. To end it here and start it
 elsewhere helps where this host, or its way to the storage, is the cause. Where the storage itself is, it would only
 cost what the guest has in memory. So it is the same question as with a host that degrades, and the same answer: many
-hosts that lose storage together share a cause, and then nothing is done but to say so
+hosts that lose storage together share a cause, and then nothing is done but to say so; nor where no other host has said
+that it reaches the storage: one that never asked proves nothing
 (docs/reference/node-decisions.md#hoststorage). Nothing is safe or unsafe because of it: a virtual machine starts
 elsewhere by the same steps as always, once its host has seen it end.
 """
@@ -38,6 +39,8 @@ class LostGuest(msgspec.Struct, frozen=True, kw_only=True):
 
     vm: str
     kind: LossKind
+    places: tuple[str, ...] = ()
+    """Those of its disks that its host does not reach."""
     lost_for: Amount
     action: StorageLost = "report"
     """Its policy."""
@@ -80,6 +83,8 @@ def decide_storage(given: StorageInput) -> StorageResult:
     together = 1 + len(working) - len(well)
     acting = [one for one in given.guests if one.action != "report" and one.recovers]
     settled = [one for one in acting if one.lost_for >= given.settle]
+    confirmed = {place for peer in working for place in peer.reaches}
+    served = [one for one in settled if confirmed.issuperset(one.places)]
     why = Answer.GO
     if not given.guests:
         why = Answer.WELL
@@ -93,12 +98,14 @@ def decide_storage(given: StorageInput) -> StorageResult:
         why = Answer.ALONE if together == 1 else Answer.COMMON_CAUSE
     elif same_cause(together, len(working) + 1, given.common_share):
         why = Answer.COMMON_CAUSE
+    elif not served:
+        why = Answer.UNCONFIRMED
     if why is not Answer.GO:
         return StorageResult(why=why, together=together, working=len(working) + 1)
-    hanging = [one for one in settled if one.action == "fence" and one.hangs and one.required != 0]
+    hanging = [one for one in served if one.action == "fence" and one.hangs and one.required != 0]
     unreached = any(one.kind is LossKind.UNREACHED for one in given.guests)
     return StorageResult(
-        restart=tuple(one.vm for one in settled),
+        restart=tuple(one.vm for one in served),
         fence=unreached and bool(hanging) and any(peer.coordinator for peer in well),
         together=together,
         working=len(working) + 1,
@@ -121,6 +128,7 @@ WHAT_NOW: Final[dict[str, str]] = {
     Answer.UNSETTLED: "it stays until it is seen whether other hosts have lost storage as well",
     Answer.ALONE: "it stays, because no other host could take it",
     Answer.COMMON_CAUSE: "it stays, because other hosts have lost storage as well",
+    Answer.UNCONFIRMED: "it stays, because no other host has said that it reaches that storage",
 }
 """What becomes of such a virtual machine."""
 

@@ -18,7 +18,7 @@ from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.phrases import count_of
 from outlive.node.health import Answer
-from outlive.node.ports import REACH_S, DomainState
+from outlive.node.ports import PLACES_LIMIT, REACH_S, DomainState
 from outlive.node.storage_loss import STORAGE_LOST, WHAT_NOW, LossKind, LostGuest, StorageInput, StuckRequests
 from outlive.resources import Coverage, ObjectRef, VirtualMachine
 from outlive.resources.hosts import StorageLoss
@@ -28,7 +28,7 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from outlive.node.health_monitor import HealthMonitor, PeerHealth
     from outlive.node.vm.context import VmContext
@@ -45,8 +45,12 @@ ANSWER_S: Final = REACH_S + 1.0
 """How long one look waits for anybody."""
 PEERS_S: Final = 10.0
 """How often the other hosts are looked at while something is to be done."""
-DISKS_LIMIT: Final = 4096
-"""Disks of one host that are looked at."""
+SUSPECTS_SHARE: Final = 0.75
+"""Of the places that one look asks, so many may be ones that did not answer before."""
+PUBLISHED_LIMIT: Final = 64
+"""Places of one kind that are published by name."""
+LEFT: Final = "it is not sent here before the storage answers"
+"""What becomes of virtual machines that have left a host that does not reach their storage."""
 HANGS: Final = "its process does not end, so that it may not start elsewhere before its host is proven dead"
 _log = get_logger("node.storage")
 
@@ -61,6 +65,8 @@ class Loss:
     since_s: float
     seen_s: float
     """When it was found last."""
+    places: tuple[str, ...] = ()
+    """Those of its disks that are not reached."""
 
 
 @dataclass(slots=True)
@@ -73,7 +79,11 @@ class StorageLosses:
     hanging: dict[str, None] = field(default_factory=dict)
     """Those whose process does not end."""
     then: Answer = Answer.OFF
+    looked: bool = False
+    """Whether ``published`` says something: storage was looked at."""
     published: StorageLoss | None = None
+    reached: tuple[str, ...] = ()
+    """Places that some host of the cluster does not reach, and that this one does."""
 
     def reason_of(self, vm: str) -> Reason | None:
         """What its document is to say; ``None``: storage serves it."""
@@ -86,10 +96,33 @@ class StorageLosses:
         """What becomes of it."""
         return HANGS if vm in self.hanging else WHAT_NOW.get(self.then, WHAT_NOW[Answer.OFF])
 
-    @property
-    def unreached(self) -> bool:
-        """Whether this host does not reach the storage of some of them."""
-        return any(one.kind is LossKind.UNREACHED for one in self.by_vm.values())
+
+@dataclass(frozen=True, slots=True)
+class LostPlace:
+    """A place of storage that this host does not reach."""
+
+    why: str
+    seen_s: float
+    """When it did not answer last."""
+
+
+def next_places(places: Collection[str], suspects: Collection[str], asked_s: Mapping[str, float]) -> tuple[str, ...]:
+    """Those that one look asks: what was not reached before first, then the others, longest not asked first."""
+    oldest = sorted(places, key=lambda place: (asked_s.get(place, float("-inf")), place))
+    others = [place for place in oldest if place not in suspects]
+    room = PLACES_LIMIT - min(len(others), PLACES_LIMIT - int(SUSPECTS_SHARE * PLACES_LIMIT))
+    first = [place for place in oldest if place in suspects][:room]
+    return (*first, *others[: PLACES_LIMIT - len(first)])
+
+
+def published_places(lost: Collection[str]) -> tuple[str, ...]:
+    """By name; of a kind with too many, the kind alone."""
+    of_kind: dict[str, list[str]] = {}
+    for place in sorted(lost):
+        of_kind.setdefault(place.partition(":")[0], []).append(place)
+    return tuple(
+        one for kind, some in of_kind.items() for one in (some if len(some) <= PUBLISHED_LIMIT else (f"{kind}:",))
+    )
 
 
 class StorageWatch:
@@ -105,8 +138,12 @@ class StorageWatch:
         self._enqueue = enqueue
         self._losses = node.losses
         self._stuck = StuckRequests(STUCK_S)
-        self._unreached: dict[str, int] = {}
-        """Disk → in how many looks in a row it was not reached."""
+        self._misses: dict[str, int] = {}
+        """Place → how many times in a row it was asked and not reached."""
+        self._asked_s: dict[str, float] = {}
+        """Place → when it was asked last."""
+        self._lost: dict[str, LostPlace] = {}
+        """Those that are lost, also once nobody here uses them any more, until they answer."""
         self._peers_s = float("-inf")
         self._waiting: dict[str, str] = {}
         """Guests whose disk requests were stuck at the last look that was answered, and their runs."""
@@ -123,6 +160,8 @@ class StorageWatch:
         if not node.lease.held or not node.domains.looked:
             return
         vms = {name: vm for name in node.domains.by_vm if (vm := node.informer.get(name)) is not None}
+        if not self._losses.looked:
+            self._adopt()
         async with OrderedTaskGroup() as group:  # what hangs in one of both costs the other no time
             stuck = group.create_task(self._ask_guests(), name="ask how the disks of guests do")
             unreached = group.create_task(self._ask_storage(vms), name="ask whether storage is reached")
@@ -130,7 +169,7 @@ class StorageWatch:
         before = {vm: self._losses.reason_of(vm) for vm in self._losses.by_vm}
         self._remember(found)
         try:
-            await self._decide(vms)
+            await self._decide(vms, found)
         except OutliveError as error:  # what was decided last holds
             _log.info("storage.not_decided", host=node.host, error=str(error))
         self._report()
@@ -156,39 +195,79 @@ class StorageWatch:
         return self._waiting
 
     async def _ask_storage(self, vms: Mapping[str, VirtualMachine]) -> Mapping[str, str]:
-        """Disks that this host has not reached for long enough, and why."""
-        disks = tuple(sorted({disk for vm in vms.values() for disk in vm.spec.disks}))[:DISKS_LIMIT]
-        if not disks:
-            self._unreached = {}
+        """Places that this host has not reached for long enough, and why: of its guests, and those that were lost when
+        guests left."""
+        storage, clock = self._node.storage, self._node.clock
+        used = {place for vm in vms.values() for disk in vm.spec.disks if (place := storage.place(disk))}
+        cluster = self._node.desired.cluster
+        elsewhere = frozenset(cluster.status.lost_places if cluster is not None else ())
+        own = used | self._lost.keys()
+        places = own | elsewhere
+        self._losses.reached = tuple(place for place in self._losses.reached if place in elsewhere)
+        self._misses = {place: count for place, count in self._misses.items() if place in own}
+        self._asked_s = {place: at_s for place, at_s in self._asked_s.items() if place in places}
+        if not places:
             return {}
-        began_s, answer = self._node.clock.monotonic(), dict[str, str]()
+        asked = next_places(places, self._misses, self._asked_s)
+        began_s, answer = clock.monotonic(), dict[str, str]()
         try:
             with deadline(ANSWER_S):
-                answer = dict(await self._node.storage.check_reach(disks))
+                answer = dict(await storage.check_reach(asked))
         except TimeoutError:
-            answer = dict.fromkeys(disks, "storage does not answer")
+            answer = dict.fromkeys(asked, "storage does not answer")
         except OutliveError as error:
             _log.info("storage.not_asked", host=self._node.host, error=str(error))
             return {}
-        took_s = self._node.clock.monotonic() - began_s
-        self._health.record_storage_check(REACH_S if answer else max(0.0, took_s))
-        self._unreached = {disk: self._unreached.get(disk, 0) + 1 for disk in answer}
-        return {disk: why for disk, why in answer.items() if self._unreached[disk] >= UNREACHED_LOOKS}
+        now_s = clock.monotonic()
+        mine = [place for place in asked if place in own]
+        lost = [place for place in asked if answer.get(place)]
+        if used and lost == [place for place in lost if place in own]:  # others cost time that is not its own
+            self._health.record_storage_check(REACH_S if lost else max(0.0, now_s - began_s))
+        reached = {place for place in elsewhere.intersection(asked) if answer.get(place) == ""}
+        self._losses.reached = tuple(sorted(reached.union(self._losses.reached) - (set(asked) - reached)))
+        self._asked_s.update(dict.fromkeys(asked, now_s))
+        self._learn(mine, answer, now_s)
+        return {place: self._lost[place].why for place, misses in self._misses.items() if misses >= UNREACHED_LOOKS}
+
+    def _learn(self, asked: Iterable[str], answer: Mapping[str, str], now_s: float) -> None:
+        """Count who was not reached; what has answered for a while is lost no more."""
+        for place in asked:
+            why = answer.get(place, "")
+            if not why:
+                self._misses.pop(place, None)
+                if place in self._lost and now_s - self._lost[place].seen_s >= QUIET_S:
+                    del self._lost[place]
+                continue
+            self._misses[place] = self._misses.get(place, 0) + 1
+            if self._misses[place] >= UNREACHED_LOOKS:
+                self._lost[place] = LostPlace(why, now_s)
+
+    def _adopt(self) -> None:
+        """Go on from what the daemon before this one has published."""
+        host = self._node.desired.hypervisor
+        before = host.status.storage_lost if host is not None else None
+        self._losses.looked = True
+        if before is None or not before.unreached:
+            return
+        self._losses.published = before
+        for place in before.places:
+            if place.partition(":")[2]:
+                self._lost[place] = LostPlace(before.why, float("-inf"))
+                self._misses[place] = UNREACHED_LOOKS
 
     def _find_losses(
         self, vms: Mapping[str, VirtualMachine], stuck: Mapping[str, str], unreached: Mapping[str, str]
     ) -> dict[str, Loss]:
         """What this look has found wrong, by virtual machine."""
         found: dict[str, Loss] = {}
-        now_s = self._node.clock.monotonic()
+        now_s, place = self._node.clock.monotonic(), self._node.storage.place
         for name, domain in self._node.domains.by_vm.items():
             if domain.state not in (DomainState.RUNNING, DomainState.PAUSED):
                 continue
-            lacks = (
-                next((unreached[disk] for disk in vms[name].spec.disks if disk in unreached), "") if name in vms else ""
-            )
+            disks = vms[name].spec.disks if name in vms else ()
+            lacks = tuple(dict.fromkeys(at for disk in disks if (at := place(disk)) in unreached))
             if lacks:
-                kind, why = LossKind.UNREACHED, f"{self._node.host} does not reach them: {lacks}"
+                kind, why = LossKind.UNREACHED, f"{self._node.host} does not reach them: {unreached[lacks[0]]}"
             elif domain.io_error:
                 kind, why = LossKind.IO_ERROR, "one of them failed, and the hypervisor paused it"
             elif stuck.get(name) == domain.run_id:
@@ -197,7 +276,7 @@ class StorageWatch:
                 continue
             before = self._losses.by_vm.get(name)
             since_s = before.since_s if before is not None and before.run_id == domain.run_id else now_s
-            found[name] = Loss(domain.run_id, kind, why, since_s, now_s)
+            found[name] = Loss(domain.run_id, kind, why, since_s, now_s, lacks)
         return found
 
     def _remember(self, found: dict[str, Loss]) -> None:
@@ -215,12 +294,13 @@ class StorageWatch:
             _log.warning("storage.lost", vm=vm, host=self._node.host, kind=after[vm].kind, why=after[vm].why)
         for vm in before.keys() - after.keys():
             _log.info("storage.back", vm=vm, host=self._node.host)
-        self._losses.restart = self._losses.restart.intersection(after)
+        self._losses.restart = self._losses.restart.intersection(found)  # what is served again is not ended
 
     def _limits_of(self, vm: VirtualMachine) -> Limits:
         return limits_of(vm.spec.recovery, self._node.desired.cluster_spec.recovery)
 
-    async def _decide(self, vms: Mapping[str, VirtualMachine]) -> None:
+    async def _decide(self, vms: Mapping[str, VirtualMachine], found: Collection[str]) -> None:
+        """Decide for those that are lost, or were lately; only what was ``found`` at this look is ended."""
         node, losses, now_s = self._node, self._losses, self._node.clock.monotonic()
         if not losses.by_vm:
             losses.restart, losses.then = frozenset(), Answer.OFF
@@ -236,6 +316,7 @@ class StorageWatch:
                 LostGuest(
                     vm=name,
                     kind=loss.kind,
+                    places=loss.places,
                     lost_for=max(0.0, now_s - loss.since_s),
                     action=limits.storage_lost,
                     recovers=vm.spec.recovery.mode in ("", "restart") and vm.spec.power_state == "running",
@@ -256,6 +337,9 @@ class StorageWatch:
         alone = STORAGE_LOST.function(given)
         if alone.why is not Answer.ALONE:
             result = alone
+            if alone.why is Answer.UNSETTLED and now_s - self._peers_s >= PEERS_S:
+                self._peers_s = now_s
+                await self._peers.look(policy.common_share)  # so that it is seen later whose figures are new
         elif now_s - self._peers_s < PEERS_S:
             return
         else:
@@ -263,7 +347,7 @@ class StorageWatch:
             peers = await self._peers.look(policy.common_share)
             given = msgspec.structs.replace(given, peers=peers)
             result = node.decisions.use(STORAGE_LOST, given, subject=node.host)
-        losses.restart, losses.then = frozenset(result.restart), result.why
+        losses.restart, losses.then = frozenset(result.restart).intersection(found), result.why
         node.lease.withhold("its VMs have lost their storage and cannot be ended" if result.fence else "")
 
     async def _read_required(self, vm: str) -> int | None:
@@ -288,22 +372,27 @@ class StorageWatch:
             vm, first = next((one for one in lost if one[0] in losses.hanging), lost[0])
             fields = {"vms": count_of(len(lost), "VM"), "why": first.why, "then": losses.then_of(vm)}
             faults.activate(FaultCode.HOST_STORAGE_LOST, host, **fields)
+        elif self._lost:
+            why = next(iter(self._lost.values())).why
+            faults.activate(FaultCode.HOST_STORAGE_LOST, host, vms="VMs that have left it", why=why, then=LEFT)
         else:
             faults.clear(FaultCode.HOST_STORAGE_LOST, host)
 
     def _publish(self) -> bool:
         """Whether what is published changes."""
         losses, before = self._losses, self._losses.published
-        if not losses.by_vm:
+        if not losses.by_vm and not self._lost:
             losses.published = None
         else:
-            first = next((one for one in losses.by_vm.values() if one.kind is LossKind.UNREACHED), None)
-            first = first or next(iter(losses.by_vm.values()))
+            of_host = [one for one in losses.by_vm.values() if one.kind is LossKind.UNREACHED]
+            reasons = [one.why for one in of_host] + [one.why for one in self._lost.values()]
+            reasons += [one.why for one in losses.by_vm.values()]
             losses.published = StorageLoss(
                 since=before.since if before is not None else as_datetime(self._node.clock.now()),
-                unreached=losses.unreached,
+                unreached=bool(self._lost),
+                places=published_places(self._lost),
                 vms=len(losses.by_vm),
-                why=first.why,
+                why=reasons[0],
                 then=str(losses.then),
             )
         return losses.published != before

@@ -182,6 +182,8 @@ class PlacementRequest(Wire, frozen=True):
     destination: Destination | None = None
     group: InstanceGroup | None = None
     image_properties: dict[str, Any] = {}
+    places: tuple[str, ...] = ()
+    """Places of storage that it needs and that some host does not reach, as that host names them."""
     hosts: tuple[str, ...] | None = None
     """The candidates; ``None`` means all known hosts."""
     weights: tuple[float, ...] = ()

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
-from outlive.resources.hosts import WORKING_CONDITIONS
+from outlive.resources.hosts import WORKING_CONDITIONS, lost_places
 from outlive.resources.meta import Part
 from outlive.resources.policies import AffinityRule
 from outlive.resources.reasons import PlaceReason, Reason, reason
@@ -48,6 +48,8 @@ class HostFacts:
     in_service: bool
     high_availability: bool
     maintenance: str
+    lost_places: frozenset[str]
+    """Places of storage that it does not reach."""
     hypervisor_type: str
     """As flavors say it (``QEMU``, ``CH``); empty when libvirt's word is not known."""
     raw_type: str
@@ -77,6 +79,7 @@ def facts_of(host: Hypervisor) -> HostFacts:
         in_service=spec.maintenance not in _OUT_OF_SERVICE,
         high_availability=spec.high_availability is not False,
         maintenance=spec.maintenance,
+        lost_places=frozenset(lost_places(host)),
         hypervisor_type=_HYPERVISOR_TYPES.get(machine.hypervisor_type, ""),
         raw_type=machine.hypervisor_type,
         cpu_arch=status.capabilities.cpu_arch,
@@ -385,6 +388,11 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
             return Verdict(refusal=why)
         against.append(why)
     return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+
+
+def storage_refusal(vm: str, host: str, place: str) -> Reason:
+    """That the host does not reach a place of the VM's disks."""
+    return reason(PlaceReason.STORAGE_UNREACHED, vm=vm, host=host, place=place or "its daemon does not say which")
 
 
 def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:

@@ -45,6 +45,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     extra_specs: dict[str, str] = {}
     os_type: str = ""
     disk_gib: int = 0
+    disks: tuple[str, ...] = ()
+    """As its document names them; none where only a database knows it."""
     status: str = ""
     server_group: str = ""
     group_policy: str = ""
@@ -253,6 +255,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         extra_specs=spec.extra_specs,
         os_type=spec.os_type or "unknown",
         disk_gib=spec.disk_gib,
+        disks=spec.disks,
         status=vm.status.phase,
         server_group=spec.server_group,
         group_policy=spec.server_group_policy,

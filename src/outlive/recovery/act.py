@@ -348,6 +348,16 @@ class RecoveryActions:
         await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
         await self._pause.paused()
 
+    async def name_lost_places(self, places: tuple[str, ...]) -> None:
+        """Have every host ask whether it reaches these places of storage."""
+
+        def change(cluster: Cluster | None) -> Cluster | None:
+            if cluster is None or cluster.status.lost_places == places:
+                return None
+            return _replace(cluster, status=_replace(cluster.status, lost_places=places))
+
+        await compare_and_swap(self._store, Cluster, CLUSTER, change, clock=self._clock)
+
     # Reading and writing
 
     async def _fresh(self, kind: type[R], name: str) -> R:

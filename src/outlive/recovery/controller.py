@@ -44,8 +44,9 @@ from outlive.recovery.report import RecoveryReporter
 from outlive.recovery.requests import RequestAnswers
 from outlive.recovery.view import RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import refuses
+from outlive.resources.hosts import lost_places, out_of_service
 from outlive.resources.reasons import VmReason
 from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
@@ -72,6 +73,8 @@ SEARCHES: Final = 100
 """VMs that one look asks placement about; the others follow in the next."""
 OFFERS_S: Final = 20.0
 """How long placement may take for all VMs of one look: recoveries into slots wait for it, and so does failover."""
+LOST_PLACES: Final = 16
+"""Places of storage that every host is to ask because one does not reach them."""
 REQUEST_PREFIX: Final = "recovery"
 LOOK: Final = "recovery"
 """The part that crashes, as its fault names it."""
@@ -225,8 +228,13 @@ class RecoveryController:
         work = [Work(_host_ref(name), "its mark", partial(self._actions.mark, name)) for name in mismarked]
         if self._observer.paused():
             work.append(Work(THE_CLUSTER, "its pause", self._actions.name_store))
-        removable = self._observer.find_removable()
-        work += [Work(_vm_ref(name), "its deletion", partial(self._actions.remove, name)) for name in removable]
+        cluster, places = self._informers.clusters.get(CLUSTER), self._lost_places()
+        if cluster is not None and cluster.status.lost_places != places:
+            work.append(Work(THE_CLUSTER, "its lost places", partial(self._actions.name_lost_places, places)))
+        work += [
+            Work(_vm_ref(name), "its deletion", partial(self._actions.remove, name))
+            for name in self._observer.find_removable()
+        ]
         plan = self._decided(view, "slots") if view.vms or view.gone else RecoveryPlan()
         searching = [action.vm for action in plan.actions if action.kind is ActionKind.SEARCH]
         if not searching:
@@ -261,6 +269,11 @@ class RecoveryController:
             self._report.planned(view, plan)
             theirs = vain.union(asking)
             return await self._do(self._work(action for action in plan.actions if action.vm in theirs))
+
+    def _lost_places(self) -> tuple[str, ...]:
+        """The named places of storage that any host does not reach."""
+        found = {place for host in self._informers.hypervisors.items() for place in lost_places(host)}
+        return tuple(sorted(place for place in found if place.partition(":")[2])[:LOST_PLACES])
 
     def _next(self, vms: Sequence[str]) -> list[str]:
         """Of all VMs that have no place, in the order of restart, those that are asked about at this look."""
@@ -421,7 +434,7 @@ class RecoveryController:
 
 def _host_facts(host: Hypervisor) -> tuple[str, ...]:
     """What of a host calls for a look."""
-    return (host.status.lost, refuses(host), host.spec.quarantine_release)
+    return (host.status.lost, out_of_service(host), host.spec.quarantine_release, *lost_places(host))
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

@@ -42,6 +42,8 @@ class HostState(Part, frozen=True, kw_only=True):
     """Why it is not schedulable though it lives; empty: it is."""
     drained: bool = False
     """Not schedulable only because it is to be drained: what is on its way there it starts, and moves on in order."""
+    lost_places: tuple[str, ...] = ()
+    """Places of storage that it does not reach."""
     vcpu_milli: int = 0
     """Allocated to the VMs that it reports."""
     vms: int = 0
@@ -162,6 +164,7 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     """The longest that it waits for them, as its host reports."""
     host_limit: tuple[str, ...] = ()
     """The only hosts that it may run on; empty: any."""
+    disks: tuple[str, ...] = ()
     rules: tuple[AffinityRule, ...] = ()
     """Groups that it is in; ``RecoveryView.groups`` says where the others are."""
     preferred: dict[str, int] = {}

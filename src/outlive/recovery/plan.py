@@ -21,7 +21,7 @@ from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
-from outlive.placement.rules import AFFINITY, Peers, Verdict, judge
+from outlive.placement.rules import AFFINITY, Peers, Verdict, judge, storage_refusal
 from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
@@ -40,7 +40,8 @@ from outlive.recovery.model import (
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
 from outlive.recovery.without_slot import FENCE_RECOVER, LostVm, RecoverConfig, RecoverInput, recover
-from outlive.resources.reasons import HoldReason, PlanReason, Reason, SlotReason, Value, reason, render
+from outlive.resources.reasons import HoldReason, PlaceReason, PlanReason, Reason, SlotReason, Value, reason, render
+from outlive.resources.storage_places import first_lost
 from outlive.runtime.decisions import Decision
 
 
@@ -184,6 +185,7 @@ class _Planner:
         if vm.refusal:
             return None
         bound = host.starts if all(one.host != vm.assigned for one in vm.holders) else host.schedulable
+        bound = bound and self._lost_place(vm, host.name) is None
         if vm.arriving and vm.holders and bound:
             return _action(vm, ActionKind.PLACE, PlanReason.MOVED_THERE, host=host.name)
         if vm.blocked and bound:
@@ -284,7 +286,14 @@ class _Planner:
         return clashing
 
     def _judge(self, vm: AffectedVm, host: str) -> Verdict:
+        place = self._lost_place(vm, host)
+        if place is not None:
+            return Verdict(refusal=storage_refusal(vm.id, host, place))
         return judge(vm, host, self._peers)
+
+    def _lost_place(self, vm: AffectedVm, host: str) -> str | None:
+        """The place of one of its disks that the host does not reach."""
+        return first_lost(vm.disks, self._host(host).lost_places)
 
     def _into(self, slot: SlotState, vm: AffectedVm, homeless: Set[str]) -> Action:
         """Whether the slot was promised to it, and to it alone, as ``survive`` would have said."""
@@ -324,11 +333,13 @@ class _Planner:
             return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
         if refused:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
-        judged = (self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers))
-        closed = next((one for one in judged if one is not None), None)
-        if closed is not None:
-            why = render(closed).text
-            return _action(vm, ActionKind.HOLD, HoldReason.RULED_OUT, slots=self._why_no_slot(vm), why=why)
+        judged = [self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers)]
+        closed = [one for one in judged if one is not None]
+        starved = [one for one in closed if one.code == PlaceReason.STORAGE_UNREACHED]
+        if closed:
+            why = render((starved or closed)[0]).text
+            code = HoldReason.STORAGE_UNREACHED if starved else HoldReason.RULED_OUT
+            return _action(vm, ActionKind.HOLD, code, slots=self._why_no_slot(vm), why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm), name=vm.id)
 
     def _is_forgiven(self, vm: AffectedVm) -> bool:

@@ -57,7 +57,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
-from outlive.resources.hosts import HypervisorStatus, is_only_emptied, refuses
+from outlive.resources.hosts import HypervisorStatus, is_only_emptied, lost_places, out_of_service
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import HoldReason, Reason
 from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
@@ -292,6 +292,7 @@ class RecoveryObserver:
             name=name,
             health=self._health(name, member, host),
             refuses=_refuses(host),
+            lost_places=lost_places(host) if host is not None else (),
             drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             awaited=name in awaited,
@@ -537,6 +538,7 @@ class RecoveryObserver:
             waits_for=order.detail if order is not None and waits else "",
             wait_limit_s=_wait_limit_s(vm),
             host_limit=view.host_limit,
+            disks=vm.spec.disks,
             rules=vm.spec.affinity_rules,
             preferred=vm.spec.preferred_hosts.weights,
             selector=vm.spec.selector,
@@ -592,5 +594,5 @@ def _blocked(vm: VirtualMachine) -> str:
 
 def _refuses(host: Hypervisor | None) -> str:
     """Why a living host is not schedulable."""
-    why = refuses(host) if host is not None else ""
+    why = out_of_service(host) if host is not None else ""
     return f"{host.name} {why}" if host is not None and why else ""

@@ -396,6 +396,8 @@ def _remedy_of_storage(vm: VirtualMachine) -> str:
 
 def starved_text(name: str, loss: StorageLoss) -> str:
     """That storage does not serve VMs of a host, and what is done about it."""
+    if loss.vms == 0:
+        return f"{name} does not reach the storage of VMs that have left it: {loss.why}"
     then = WHAT_NOW.get(loss.then, WHAT_NOW[Answer.OFF])
     return f"storage does not serve {count_of(loss.vms, 'VM')} on {name}: {loss.why}; of each of them: {then}"
 

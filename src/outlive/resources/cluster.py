@@ -186,6 +186,9 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
     key_ids: tuple[str, ...] = ()
     """Ids of the keys in the server's key file, the newest first: coordinators fetch them."""
+    lost_places: tuple[str, ...] = ()
+    """Places of storage that some host does not reach, sixteen at most: every host asks them and says in its figures
+    (``usage.reached``) which of them it reaches."""
 
     def knows(self, incarnation: str) -> bool:
         """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""
@@ -210,6 +213,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
                 "status.schemaVersion": ("controller",),
                 "status.sealingKey": ("admin",),  # its writer can read all secrets that are sealed afterwards
                 "status.keyIds": ("admin",),
+                "status.lostPlaces": ("recovery",),
                 "status.storeIncarnation": ("controller", "daemon", "recovery"),
                 "status.formerIncarnations": ("controller", "daemon", "recovery"),
                 "status.pause": ("controller", "daemon", "recovery"),

@@ -37,19 +37,20 @@ def is_only_emptied(host: Hypervisor) -> bool:
     return bool(host.closed()) and not (for_good or bad_condition(host))
 
 
-def refuses(host: Hypervisor) -> str:
-    """Why no VM may be put onto it now, to follow its name; empty where one may."""
-    lost = host.status.storage_lost
-    return out_of_service(host) or (
-        "does not reach the storage of its VMs" if lost is not None and lost.unreached else ""
-    )
-
-
 def out_of_service(host: Hypervisor) -> str:
-    """The same, whatever it says of its storage."""
+    """Why no VM may be put onto it now, to follow its name; empty where one may whose storage it reaches."""
     if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
     return unschedulable(host)
+
+
+def lost_places(host: Hypervisor) -> tuple[str, ...]:
+    """Places of storage that it does not reach: VMs with disks in them are kept off it. The empty place is all storage
+    (a daemon of an older version does not name any)."""
+    lost = host.status.storage_lost
+    if lost is None or not lost.unreached:
+        return ()
+    return lost.places or ("",)
 
 
 Management = Literal["nova", "node", "kubevirt"]
@@ -193,12 +194,14 @@ class Degrading(Part, frozen=True, kw_only=True):
 
 
 class StorageLoss(Part, frozen=True, kw_only=True):
-    """That storage does not serve VMs of a host any more, as its own daemon sees it
+    """That storage does not serve VMs of a host any more, or did not when they left it, as its own daemon sees it
     (docs/operating/degrading.md#storage)."""
 
     since: datetime
     unreached: bool = False
-    """Whether the host itself does not reach the storage of some of them."""
+    """Whether the host itself does not reach the storage of some of them, or of VMs that have left it since."""
+    places: tuple[str, ...] = ()
+    """The places of storage that it does not reach, such as ``rbd:vms``; ``rbd:`` stands for all of that kind."""
     vms: int = 0
     """How many of them are concerned."""
     why: str = ""
@@ -444,3 +447,5 @@ class HostUsage(Part, frozen=True, kw_only=True):
     those that nobody measured."""
     slopes: dict[str, float] = {}
     """How they change, in points a minute."""
+    reached: tuple[str, ...] = ()
+    """Of ``status.lostPlaces`` of the ``Cluster``, those that this host reaches."""

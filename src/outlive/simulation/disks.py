@@ -17,11 +17,13 @@ from outlive.base.errors import Unavailable
 from outlive.base.random import Random
 from outlive.node.ports import CutReport, DiskLock
 from outlive.resources.definitions import image_key
+from outlive.resources.storage_places import place_of
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.hypervisors import LATENCY_S, SimDomain
 from outlive.simulation.process import Process
 
 CutAbility = Literal["none", "disks", "all"]
+ONE_PLACE: Final = "storage:simulated"
 SPREADS_S: Final = (0.05, 0.6)
 """How long it takes until the last server has heard of a cut."""
 
@@ -186,12 +188,16 @@ class StorageClient:
         await self._sent()
         return self._disks.locks(volumes)
 
-    async def check_reach(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
+    def place(self, volume: str) -> str:
+        """As its name says; those that are named after their VMs lie in one place."""
+        return place_of(volume) or ONE_PLACE
+
+    async def check_reach(self, places: tuple[str, ...]) -> Mapping[str, str]:
         """All of them, or none."""
         self._process.check()
         await asyncio.sleep(LATENCY_S)
         self._process.check()
-        return {} if self._reached() else dict.fromkeys(volumes, "the storage network does not answer")
+        return dict.fromkeys(places, "" if self._reached() else "the storage network does not answer")
 
     async def release(self, lock: DiskLock) -> None:
         """Remove one."""

@@ -11,13 +11,16 @@ from tests.support.loops import run_real
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, NotFound, Unavailable
+from outlive.base.ids import SystemIds
 from outlive.drivers.storage import disks
 from outlive.drivers.storage.ceph import CephCommands
 from outlive.drivers.storage.disks import Cuts
 from outlive.drivers.storage.rbd import RbdCut
 from outlive.drivers.storage.settings import CephCluster, StorageSettings
-from outlive.node.ports import CutPort
+from outlive.node.fencing.isolation import Isolation
+from outlive.node.ports import CutPort, CutReport
 from outlive.resources.definitions import parse
+from outlive.store.memory import MemoryStore
 
 PROGRAM = '''#!/usr/bin/env python3
 """One cluster, which takes every order; each configuration file is another one."""
@@ -186,7 +189,9 @@ def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
 ) -> None:
     port = disks(both(settings), "10.0.1.1", tmp_path)
     ids = ("rbd+ceph-b-mon1.example:volumes/erp", "rbd:volumes/web", "rbd:--log-file=/etc/cron.d/x", "rbd:-c/x")
-    assert run_real(port.check_reach(ids)) == {}
+    places = tuple(port.place(one) for one in ids)
+    assert places == ("rbd+ceph-b-mon1.example:volumes", "rbd:volumes", "", "")
+    assert set(run_real(port.check_reach((*places, "rbd:--log-file=/etc/cron.d", "rbd:-c")))) == set(places[:2])
     assert asked(settings, "b").endswith("status volumes/erp")
     assert asked(settings, "a").endswith("status volumes/web")
     assert "cron" not in asked(settings, "a")
@@ -211,3 +216,37 @@ def test_two_ids_are_one_image_where_their_clusters_are_one_or_not_known(
 ) -> None:
     port = disks(both(settings), "10.0.1.1", tmp_path)
     assert port.are_same(one, other) is port.are_same(other, one) is same
+
+
+class Part:
+    """One storage that shuts hosts out, or does not answer."""
+
+    def __init__(self, *scope: str, down: bool = False) -> None:
+        self.scope = scope
+        self.down = down
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        if self.down:
+            raise Unavailable("cluster b does not answer")
+        return CutReport(scope=self.scope, evidence="blocked", expires_in_s=3600.0)
+
+
+def read_back(*parts: Part) -> tuple[str, ...]:
+    port = Cuts({f"rbd+m{number}": part for number, part in enumerate(parts)})  # type: ignore[misc]
+    return run_real(port.read_back("kvm-7", 3)).scope
+
+
+def test_a_cluster_that_is_down_hides_no_isolation_of_the_others_and_is_credited_with_none() -> None:
+    assert read_back(Part("disk:rbd:vms/a"), Part("disk:rbd+m1:vms/b", down=True)) == ("disk:rbd:vms/a",)
+
+
+def test_that_nothing_is_isolated_is_not_said_while_a_cluster_is_down() -> None:
+    async def isolated(*parts: Part) -> bool:
+        port = Cuts({f"rbd+m{number}": part for number, part in enumerate(parts)})  # type: ignore[misc]
+        return await Isolation(port, MemoryStore(SystemClock(), SystemIds())).isolates("kvm-7", 3)
+
+    assert not run_real(isolated(Part(), Part()))
+    assert run_real(isolated(Part("disk:rbd:vms/a"), Part(down=True)))
+    for others in ((), (Part(),)):
+        with pytest.raises(Unavailable, match="cluster b"):
+            run_real(isolated(*others, Part(down=True)))

@@ -131,7 +131,8 @@ def test_nobody_shuts_a_host_out_of_a_file() -> None:
 def test_file_system_and_device_that_answer_are_reached_and_what_is_not_there_says_nothing(tmp_path: Path) -> None:
     async def looked() -> None:
         _, volume = disk(tmp_path)
-        found = await storage().check_reach((volume, "file:/nowhere/d", "block:/dev/nowhere", "gluster:x"))
+        place = storage().place(volume)
+        found = await storage().check_reach((place, "file:/nowhere", "block:/dev/nowhere", "gluster:x"))
         assert found == {}
 
     run_real(looked())
@@ -144,6 +145,7 @@ def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
     program = tmp_path / "hangs.py"
     program.write_text("import time, sys\nopen(sys.argv[2] + '/asked', 'a').write('.')\ntime.sleep(3600)\n")
     monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
+    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", tmp_path / "none")
     monkeypatch.setattr("outlive.drivers.storage.files.REACH_S", 1.0)
     monkeypatch.setattr(asyncio.subprocess.Process, "kill", lambda self: None)  # as one that waits in the kernel
 
@@ -151,7 +153,9 @@ def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
         _, volume = disk(tmp_path)
         disks = storage()
         for _ in range(2):
-            assert await disks.check_reach((volume,)) == {volume: f"{tmp_path} does not answer"}
+            assert await disks.check_reach((disks.place(volume),)) == {
+                f"file:{tmp_path}": f"{tmp_path} does not answer"
+            }
         assert (tmp_path / "asked").read_text() == "."
         monkeypatch.undo()
         for child in disks._kinds["file"]._paths._asking.values():  # type: ignore[attr-defined]
@@ -164,12 +168,36 @@ def test_path_that_does_not_answer_is_not_reached_and_keeps_one_child_only(
 def test_errors_of_dead_storage_are_told_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "fails.py"
     monkeypatch.setattr("outlive.drivers.storage.reach.PROGRAM", program)
+    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", tmp_path / "none")
 
     async def looked() -> None:
         _, volume = disk(tmp_path)
         for number, why in ((errno.ESTALE, "stale file handle"), (errno.EACCES, "")):
             program.write_text(f"raise SystemExit({number})")
-            expected = {volume: f"{tmp_path}: {why}"} if why else {}
-            assert await storage().check_reach((volume,)) == expected
+            expected = {f"file:{tmp_path}": f"{tmp_path}: {why}"} if why else {}
+            assert await storage().check_reach((storage().place(volume),)) == expected
+
+    run_real(looked())
+
+
+def test_files_of_one_mounted_file_system_lie_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        "40 21 0:50 / /mnt/nfs rw shared:2 - nfs4 server:/a rw\n"
+        "41 40 0:51 / /mnt/nfs/with\\040space rw shared:3 - nfs4 server:/b rw\n"
+    )
+    monkeypatch.setattr("outlive.drivers.storage.reach.MOUNTS", mounts)
+    places = {name: storage().place(f"file:{name}") for name in ("/mnt/nfs/vm-1/a", "/mnt/nfs/vm-2/b", "/srv/c")}
+    assert list(places.values()) == ["file:/mnt/nfs", "file:/mnt/nfs", "file:/srv"]
+    assert storage().place("file:/mnt/nfs/with space/d") == "file:/mnt/nfs/with space"
+
+
+def test_a_device_that_is_no_block_device_is_not_opened(tmp_path: Path) -> None:
+    async def looked() -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)  # to open it would wait for a writer
+        for place in (f"block:{pipe}", "block:/dev/null"):
+            assert await storage().check_reach((place,)) == {}
 
     run_real(looked())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -11,13 +13,16 @@ from outlive.failover.calls import (
     common_host,
     pins_projects,
     placement_class,
+    places_lost,
     with_candidates,
 )
 from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.placement.engine import Engine
+from outlive.placement.filters.location import StatusConditions
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
+from outlive.placement.rules import facts_of
 from outlive.placement.vms import VmView
 from outlive.resources import (
     ZONE_LABEL,
@@ -29,7 +34,7 @@ from outlive.resources import (
     HypervisorStatus,
     ObjectMeta,
 )
-from outlive.resources.hosts import DomainCapabilities
+from outlive.resources.hosts import DomainCapabilities, StorageLoss
 
 GIB = 2**30
 TYPE = "capabilities:hypervisor_type"
@@ -160,6 +165,22 @@ def test_one_class_is_one_answer():
     project = placement_class(vm(), GROUPED, with_project=True)
     assert project != placement_class(vm(project="q"), GROUPED, with_project=True)
     assert placement_class(vm(zone="a|b"), GROUPED, with_project=True) != project
+
+
+def test_a_vm_asks_for_the_places_of_its_disks_that_some_host_does_not_reach_and_is_of_its_own_class_then() -> None:
+    lost = StorageLoss(since=datetime(2026, 1, 1, tzinfo=UTC), unreached=True, places=("rbd:vms",))
+    losing = Hypervisor(metadata=ObjectMeta(name="h"), status=HypervisorStatus(storage_lost=lost))
+    here, there = (msgspec.structs.replace(vm(), disks=(disk,)) for disk in ("rbd:vms/a", "rbd:web/b"))
+    caller = Caller(lost=lambda: places_lost([losing]))
+    asked = [caller.new(one, resolve_size(one), ignore=()).request.places for one in (here, there)]
+    assert asked == [("rbd:vms",), ()]
+    assert caller.validate(here, "h").request.places == ()
+    classes = {placement_class(one, GROUPED, with_project=False, places=caller.places(one)) for one in (here, there)}
+    assert len(classes) == 2
+    refusal = StatusConditions().refusal((True, False, ("rbd:vms",)), facts_of(losing))
+    assert refusal is not None
+    assert refusal.code == "storage-unreached"
+    assert StatusConditions().refusal((True, False, ()), facts_of(losing)) is None
 
 
 def test_a_host_common_to_the_whole_class_is_left_out_of_its_search():

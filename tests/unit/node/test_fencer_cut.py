@@ -12,7 +12,7 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
-from outlive.node.fencing.isolation import Isolation
+from outlive.node.fencing.isolation import Isolation, by_storage
 from outlive.node.ports import CutReport
 from outlive.resources import Assigned, Cluster, Fault, FenceRecord, Membership, ObjectRef, VirtualMachine
 from outlive.resources.cluster import Pause
@@ -549,3 +549,50 @@ def test_start_is_refused_where_the_drivers_of_its_host_do_not_answer_for_what_o
             await here.barrier(vm)  # nothing of that epoch is left that could write
 
     run(story())
+
+
+class OneIsDown(Cuts):
+    """Two storages, of which ``b`` takes no orders and gives no answers."""
+
+    async def cut(self, host, epoch, scope):
+        if any(one.startswith("disk:b:") for one in scope):
+            raise Unavailable("storage b does not answer")
+        await super().cut(host, epoch, scope)
+
+    async def read_back(self, host, epoch):
+        report = await super().read_back(host, epoch)
+        return msgspec.structs.replace(report, unanswered="storage b does not answer")
+
+    async def barrier(self, scope):
+        if any(one.startswith("disk:b:") for one in scope):
+            raise Unavailable("storage b does not answer")
+        return await super().barrier(scope)
+
+
+def test_a_storage_that_is_down_prevents_no_isolation_from_another_and_is_credited_with_none():
+    async def story():
+        async with site() as s:
+            for name in ("a", "b", "c"):
+                await s.host(name)
+            await s.host("d", bmc="")
+            await s.vm("vm1", holder="d", disks=("a:one", "a:two"), ports=())
+            await s.vm("vm2", holder="d", disks=("b:three",), ports=())
+            s.watch("a", cut=OneIsDown())
+            await asyncio.sleep(20)
+            s.silence("d")
+            await s.until("d", lambda record: record.cut.scope != ())
+            assert (await s.record("d")).cut.scope == ("disk:a:one", "disk:a:two")
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("scope", "groups"),
+    [
+        (("port:p",), (("port:p",),)),
+        (("disk:rbd:v/a", "port:p"), (("disk:rbd:v/a", "port:p"),)),
+        (("disk:drbd:x", "disk:rbd:v/a", "disk:rbd:v/b"), (("disk:drbd:x",), ("disk:rbd:v/a", "disk:rbd:v/b"))),
+    ],
+)
+def test_each_storage_gets_an_order_of_its_own(scope, groups):
+    assert by_storage(scope) == groups

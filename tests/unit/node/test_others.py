@@ -11,7 +11,7 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.health import Peer
-from outlive.node.health_monitor import PAGE, PeerHealth
+from outlive.node.health_monitor import FRESH_S, PAGE, PeerHealth
 from outlive.resources import (
     Degrading,
     HostUsage,
@@ -52,7 +52,7 @@ def look(*objects: Any, living: bool = False) -> tuple[tuple[Peer, ...], int]:
     async def looked() -> tuple[tuple[Peer, ...], int]:
         store = Counted(LoopClock(), SeededIds(Random(1)))
         store.load(objects)
-        others = PeerHealth(store, "me")
+        others = PeerHealth(store, "me", LoopClock())
         found = await others.look(0.25)
         return (await others.living(found) if living else found), store.pages
 
@@ -85,3 +85,26 @@ def test_hosts_that_died_while_they_were_left_keep_nobody_waiting() -> None:
     held = Membership(metadata=ObjectMeta(name="alive"), record=MemberRecord(machine_id="m", boot_id="b", state="Held"))
     waiting = [host("alive", slow=True, leaving="leaves"), host("dead", slow=True, leaving="waits"), host("well")]
     assert [one.name for one in look(*waiting, held, living=True)[0]] == ["alive", "well"]
+
+
+def test_what_a_host_has_said_of_storage_counts_while_its_figures_are_new() -> None:
+    async def looked() -> list[tuple[str, ...]]:
+        clock = LoopClock()
+        store = MemoryStore(clock, SeededIds(Random(1)))
+        usage = HypervisorUsage(metadata=ObjectMeta(name="a"), usage=HostUsage(reached=("rbd:vms",)))
+        store.load([host("a"), usage])
+        others, seen = PeerHealth(store, "me", clock), list[tuple[str, ...]]()
+
+        async def see() -> None:
+            (peer,) = await others.look(0.25)
+            seen.append(peer.reaches)
+
+        await see()  # nobody knows how old that is
+        written = await store.get(HypervisorUsage, "a")
+        await store.replace(msgspec.structs.replace(written, usage=HostUsage(reached=("rbd:vms",), load=0.5)))
+        await see()
+        await clock.sleep(FRESH_S + 1.0)
+        await see()
+        return seen
+
+    assert run(looked()) == [(), ("rbd:vms",), ()]

@@ -8,16 +8,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.support.node_decisions import decide
 from tests.support.node_worlds import at, faults, holders, host_of, play, vm_of
 
 from outlive.base.errors import Unavailable
-from outlive.node.ports import DiskIo
+from outlive.node.ports import PLACES_LIMIT, DiskIo
 from outlive.node.storage_loss import StuckRequests
+from outlive.node.storage_watch import PUBLISHED_LIMIT, next_places, published_places
+from outlive.resources import Cluster, ObjectMeta
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.policies import RecoveryPolicy
-from outlive.simulation.disks import StorageClient
+from outlive.simulation.disks import ONE_PLACE, StorageClient
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
+from outlive.store import compare_and_swap
 
 STUCK_S = 8.0
 
@@ -69,6 +74,27 @@ def storage(*guests: dict[str, Any], peers: list[dict[str, Any]] = PEERS, **more
     return decide("host.storage", host="hv1", guests=guests, peers=peers, **more)
 
 
+def test_every_place_has_its_turn_however_many_there_are_and_however_many_are_lost() -> None:
+    places = [f"file:/mnt/{number:03}" for number in range(200)]
+    lost, asked_s = places[:100], dict[str, float]()
+    for look in range(40):
+        asked = next_places(places, lost, asked_s)
+        assert len(set(asked)) == len(asked) == PLACES_LIMIT
+        asked_s.update(dict.fromkeys(asked, float(look)))
+    assert min(asked_s[place] for place in places) > 20.0
+
+
+def test_what_was_not_reached_is_asked_again_first() -> None:
+    places = [f"file:/mnt/{number:03}" for number in range(200)]
+    asked = next_places(places, {"file:/mnt/150"}, dict.fromkeys(places, 1.0))
+    assert asked[0] == "file:/mnt/150"
+
+
+def test_too_many_lost_places_are_published_as_their_kind() -> None:
+    few, many = ["rbd:vms"], [f"drbd:vm-{number}" for number in range(PUBLISHED_LIMIT + 1)]
+    assert published_places([*few, *many]) == ("drbd:", "rbd:vms")
+
+
 class TestDeciding:
     def test_those_whose_policy_says_so_are_restarted(self) -> None:
         answer = storage(lost("a"), lost("b", action="report"), lost("c", recovers=False), lost("d", lost_for=29))
@@ -84,6 +110,13 @@ class TestDeciding:
             ((lost(),), {"peers": []}, "alone"),
             ((lost(),), {"peers": [peer("hv2", works=False)]}, "alone"),
             ((lost(),), {"peers": [peer("hv2", storage_lost=True)]}, "common_cause"),
+            ((lost(places=["rbd:vms"]),), {}, "unconfirmed"),
+            ((lost(places=["rbd:vms"]),), {"peers": [*PEERS, peer("hv10", reaches=["rbd:web"])]}, "unconfirmed"),
+            (
+                (lost(places=["rbd:vms"]),),
+                {"peers": [*PEERS, peer("hv0", works=False, reaches=["rbd:vms"])]},
+                "unconfirmed",
+            ),
             (
                 (lost(),),
                 {"peers": [*PEERS[2:], peer("hv2", storage_lost=True), peer("hv3", storage_lost=True)]},
@@ -94,6 +127,12 @@ class TestDeciding:
     def test_reasons_to_do_nothing(self, guests: tuple[Any, ...], more: dict[str, Any], why: str) -> None:
         answer = storage(*guests, **more)
         assert (answer["why"], answer["restart"], answer["fence"]) == (why, [], False)
+
+    def test_only_those_are_restarted_whose_storage_another_host_has_said_to_reach(self) -> None:
+        peers = [*PEERS, peer("hv10", reaches=["rbd:vms"])]
+        guests = lost("a", places=["rbd:vms"]), lost("b", places=["rbd:vms", "rbd:web"]), lost("c", kind="stuck")
+        answer = storage(*guests, peers=peers)
+        assert (answer["restart"], answer["why"]) == (["a", "c"], "")
 
     def test_host_is_fenced_only_where_it_cannot_end_a_protected_vm_whose_storage_it_does_not_reach(self) -> None:
         hangs = lost(action="fence", hangs=True)
@@ -170,21 +209,34 @@ def test_vm_that_is_held_by_its_own_policy_is_not_ended() -> None:
     )
 
 
+async def have_all_asked(world: World) -> None:
+    """Name the place that is lost to all hosts, as recovery does."""
+
+    def change(cluster: Cluster | None) -> Cluster:
+        cluster = cluster or Cluster(metadata=ObjectMeta(name=CLUSTER))
+        return replace(cluster, status=replace(cluster.status, lost_places=(ONE_PLACE,)))
+
+    await compare_and_swap(world.store, Cluster, CLUSTER, change, clock=world.clock)
+
+
 def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await have_all_asked(world)
         await at(world, 60)
         status = vm_of(world).status
         assert (world.running("vm-1"), status.holders) == ((), ())
         assert status.rejection is not None
         assert (status.rejection.hypervisor, status.rejection.reason) == ("kvm-1", "left-storage")
-        assert host_of(world).status.storage_lost is None
+        lost = host_of(world).status.storage_lost
+        assert lost is not None
+        assert (lost.unreached, lost.vms, lost.places) == (True, 0, (ONE_PLACE,))
 
     play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))
 
 
 def test_storage_that_hangs_hangs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hangs(self: StorageClient, volumes: tuple[str, ...]) -> dict[str, str]:
+    async def hangs(self: StorageClient, places: tuple[str, ...]) -> dict[str, str]:
         await asyncio.sleep(3600.0)
         return {}
 
@@ -213,3 +265,20 @@ def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest
             assert (vm_of(world).status.reason, faults(world)) == ("", set())
 
     play(story)
+
+
+def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon() -> None:
+    async def story(world: World) -> None:
+        await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
+        await have_all_asked(world)
+        await at(world, 60)
+        assert world.running("vm-1") == ()
+        await world.do("kill-daemon", {"hosts": ["kvm-1"]})
+        for second in range(61, 90):
+            await at(world, second)
+            assert host_of(world).status.storage_lost is not None
+        await world.do("heal", {"network": "storage", "hosts": ["kvm-1"]})
+        await at(world, 120)
+        assert host_of(world).status.storage_lost is None
+
+    play(story, hosts=3, vms=(VmSpec(name="vm-1", host="kvm-1", recovery=RecoveryPolicy(storage_lost="restart")),))

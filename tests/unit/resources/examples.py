@@ -79,6 +79,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             schema_version=1,
             sealing_key="x25519:AA",
             key_ids=("a1",),
+            lost_places=("rbd:vms",),
             former_incarnations=("h",),
             pause=Pause(reason="went-back", since=MOMENT, waits_for=("kvm-9",)),
         ),
@@ -201,7 +202,9 @@ _OTHERS: tuple[r.Resource, ...] = (
             authorities=("f1",),
             recovery_time_objective_s=30.0,
             spared=(r.Spared(at=MOMENT, epoch=3, seq=9, why="silent", under="maintenance"),),
-            storage_lost=StorageLoss(since=MOMENT, unreached=True, vms=2, why="no answer", then="common_cause"),
+            storage_lost=StorageLoss(
+                since=MOMENT, unreached=True, places=("rbd:vms",), vms=2, why="no answer", then="common_cause"
+            ),
             deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
@@ -223,6 +226,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             stale=("domains",),
             scores={"disk": 20, "store": 100},
             slopes={"disk": -30.0},
+            reached=("rbd:vms",),
         ),
     ),
     r.Membership(

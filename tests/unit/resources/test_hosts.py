@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from outlive.resources import Condition, Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
-from outlive.resources.hosts import refuses
+from outlive.resources.hosts import StorageLoss, lost_places, out_of_service
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def host(spec: HypervisorSpec = HypervisorSpec(), status: HypervisorStatus = HypervisorStatus()) -> Hypervisor:
@@ -13,7 +17,7 @@ def host(spec: HypervisorSpec = HypervisorSpec(), status: HypervisorStatus = Hyp
 
 
 def test_a_host_of_which_nothing_bad_is_known_takes_vms() -> None:
-    assert refuses(host()) == ""
+    assert out_of_service(host()) == ""
 
 
 @pytest.mark.parametrize(
@@ -39,4 +43,20 @@ def test_a_host_of_which_nothing_bad_is_known_takes_vms() -> None:
     ],
 )
 def test_a_host_that_takes_no_vm_says_why(given: Hypervisor, why: str) -> None:
-    assert refuses(given) == why
+    assert out_of_service(given) == why
+
+
+@pytest.mark.parametrize(
+    ("loss", "places"),
+    [
+        (None, ()),
+        (StorageLoss(since=MOMENT, unreached=False, vms=1), ()),
+        (StorageLoss(since=MOMENT, unreached=True, places=("rbd:vms",)), ("rbd:vms",)),
+        (StorageLoss(since=MOMENT, unreached=True), ("",)),
+    ],
+)
+def test_a_host_is_closed_to_the_places_that_it_does_not_reach_and_to_all_where_it_names_none(
+    loss: StorageLoss | None, places: tuple[str, ...]
+) -> None:
+    given = host(status=HypervisorStatus(storage_lost=loss))
+    assert (out_of_service(given), lost_places(given)) == ("", places)

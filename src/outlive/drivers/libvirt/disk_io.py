@@ -23,7 +23,9 @@ from outlive.node.ports import DiskIo
 
 ANSWER_S: Final = 1.0
 """How long one QEMU may take for one answer."""
-AT_ONCE: Final = 16
+ROUND_S: Final = 3.0
+"""How long all of them together may take; those that were not asked by then have their turn in the next look."""
+AT_ONCE: Final = 64
 DISK_DEVICES: Final = frozenset({"virtio-blk", "virtio-scsi"})
 QUEUES_LIMIT: Final = 64
 """Queues of one device that are read."""
@@ -39,23 +41,43 @@ class DiskWatch:
         self._thread = Threads(1, "the threads of guests")
         self._places: dict[str, tuple[tuple[str, int], ...]] = {}
         """Run → its virtio disks, by their paths in QEMU, and how many queues each has; these never change."""
+        self._looks = 0
+        self._silent: dict[str, int] = {}
+        """Run whose QEMU did not answer when it was asked last → in which look that was."""
 
     async def look(self, processes: Sequence[GuestProcess], limit_s: float) -> tuple[DiskIo, ...]:
-        """Of these guests, by name; the kernel is asked in a thread, and waited for no longer than ``limit_s``."""
-        self._places = {one.run_id: self._places[one.run_id] for one in processes if one.run_id in self._places}
+        """Of these guests, by name; the kernel is asked in a thread, and waited for no longer than ``limit_s``.
+
+        QEMUs that did not answer when they were asked last are asked after all others, so that they keep nobody
+        waiting. One that is not asked in time is left out, or still counts as not answering where it was silent before.
+        """
+        runs = {one.run_id for one in processes}
+        self._places = {run: places for run, places in self._places.items() if run in runs}
+        self._silent = {run: look for run, look in self._silent.items() if run in runs}
+        self._looks += 1
         waiting: Mapping[int, int] = {}
         with contextlib.suppress(OutliveError, TimeoutError):
             asked = self._thread.submit(lambda: waiting_threads(one.pid for one in processes))
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(min(limit_s, ANSWER_S)):
                 waiting = await asyncio.shield(asked)
-        turn = asyncio.Semaphore(AT_ONCE)
+        turn, found = asyncio.Semaphore(AT_ONCE), dict[str, DiskIo]()
 
-        async def inspect(process: GuestProcess) -> DiskIo:
+        async def ask(process: GuestProcess) -> None:
             async with turn:
-                return await self._inspect(process, waiting.get(process.pid, 0))
+                one = found[process.run_id] = await self._inspect(process, waiting.get(process.pid, 0))
+            if one.done is None:
+                self._silent[process.run_id] = self._looks
+            else:
+                self._silent.pop(process.run_id, None)
 
-        found = await asyncio.gather(*(inspect(one) for one in processes))
-        return tuple(sorted(found, key=lambda one: one.vm))
+        in_order = sorted(processes, key=lambda one: self._silent.get(one.run_id, 0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ROUND_S):
+                await asyncio.gather(*map(ask, in_order))
+        for process in processes:
+            if process.run_id not in found and process.run_id in self._silent:
+                found[process.run_id] = _silent(process, waiting.get(process.pid, 0))
+        return tuple(sorted(found.values(), key=lambda one: one.vm))
 
     async def _inspect(self, process: GuestProcess, waiting: int) -> DiskIo:
         done: int | None = None
@@ -67,9 +89,9 @@ class DiskWatch:
                 pending = await self._count_in_use(qmp, process.run_id)
             finally:
                 qmp.close()
-        # a QEMU that does not answer at all waits for something, be it nothing that its threads show
-        unknown = int(done is None)
-        return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, waiting, unknown), done=done)
+        if done is None:
+            return _silent(process, max(pending, waiting))
+        return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, waiting), done=done)
 
     async def _count_in_use(self, qmp: Qmp, run_id: str) -> int:
         """Requests that its virtio disks have taken and not given back; 0 where this QEMU cannot say."""
@@ -86,6 +108,11 @@ class DiskWatch:
                 status = await qmp("x-query-virtio-queue-status", ANSWER_S, path=path, queue=queue)
                 total += int(status["inuse"])
         return total
+
+
+def _silent(process: GuestProcess, pending: int) -> DiskIo:
+    """A QEMU that does not answer at all waits for something, be it nothing that its threads show."""
+    return DiskIo(vm=process.vm, run_id=process.run_id, pending=max(pending, 1), done=None)
 
 
 def count_answered(stats: Iterable[Mapping[str, Any]]) -> int:

@@ -84,13 +84,15 @@ class CephCommands:
             return ended.out
         raise self._failure(ended, words, Unavailable)
 
-    async def check_reach(self, *words: str, limit_s: float) -> str:
-        """Why no answer comes to a question about images; empty: one comes, whatever it is."""
+    async def check_reach(self, *words: str, limit_s: float) -> str | None:
+        """Why no answer comes to a question about images; empty: one comes; ``None``: nobody can say."""
         ended = await self._run(*self._rbd(*words), limit_s=limit_s)
         if ended.killed:
             return f"Ceph does not answer within {limit_s:g} s"
         no_monitor = last_line(ended.err) == _NO_MONITOR or any(one in ended.err for one in _UNREACHED)
-        return "no monitor of Ceph answers" if ended.code and no_monitor and _DENIED not in ended.err else ""
+        if ended.code and no_monitor and _DENIED not in ended.err:
+            return "no monitor of Ceph answers"
+        return "" if ended.code in (0, _ENOENT) else None
 
     async def order_images(self, *words: str) -> None:
         """Have an image changed. ``NotFound``: what was to be changed is not there; ``Refused``, ``Unknown``."""

@@ -11,16 +11,13 @@ from typing import Final, Protocol, TypeVar
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.node.ports import CutPort, CutReport, DiskLock
+from outlive.node.ports import PLACES_LIMIT, CutPort, CutReport, DiskLock
 from outlive.resources import Hypervisor
 from outlive.resources.definitions import image_key
 from outlive.store import Store, list_all
 
 AT_ONCE: Final = 8
 """Disks of one VM that are asked for at the same time."""
-PLACES_LIMIT: Final = 32
-"""Places of one host that are asked whether they are reached: all at once, so that none waits for another that hangs.
-"""
 
 T = TypeVar("T")
 
@@ -39,11 +36,11 @@ class Locks(Protocol):
         ...
 
     def place(self, volume: str) -> str:
-        """Where it lies: what is reached or not together with it. Empty: nobody can say whether it is reached."""
+        """As ``StoragePort``."""
         ...
 
-    async def check_reach(self, place: str) -> str:
-        """Why this host does not reach it; empty: it does, or nobody can say."""
+    async def check_reach(self, place: str) -> str | None:
+        """Why this host does not reach it; empty: it does; ``None``: nobody can say."""
         ...
 
 
@@ -79,9 +76,9 @@ class Unlocked:
         """Nowhere that is known."""
         return ""
 
-    async def check_reach(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str | None:
         """Nobody can say."""
-        return ""
+        return None
 
 
 class Disks:
@@ -120,28 +117,29 @@ class Disks:
             found.extend(answer)
         return tuple(found)
 
-    async def check_reach(self, volumes: tuple[str, ...]) -> dict[str, str]:
-        """Of each place once; what cannot be asked now is left out."""
-        places: dict[tuple[str, str], list[str]] = {}
-        drivers: dict[str, Locks] = {}
-        for volume in volumes:
-            kind = volume.partition(":")[0]
-            driver = None if is_option(volume) else driver_of(self._kinds, kind)
-            if driver is not None and (place := driver.place(volume)):
-                drivers[kind] = driver
-                places.setdefault((kind, place), []).append(volume)
-        asked = list(places)[:PLACES_LIMIT]
-        questions = (drivers[kind].check_reach(place) for kind, place in asked)
+    def place(self, volume: str) -> str:
+        """By the driver of its kind; nowhere where this host has none."""
+        driver = self._asked(volume)
+        return driver.place(volume) if driver is not None else ""
+
+    async def check_reach(self, places: tuple[str, ...]) -> dict[str, str]:
+        """Of all of them at once; what cannot be asked now is left out."""
+        asked = [(place, driver) for place in places[:PLACES_LIMIT] if (driver := self._asked(place)) is not None]
+        questions = (driver.check_reach(place) for place, driver in asked)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         found: dict[str, str] = {}
-        for (kind, place), answer in zip(asked, answers, strict=True):
+        for (place, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, OutliveError):
-                _log.warning("storage.reach_unknown", kind=kind, place=place, error=str(answer))
+                _log.warning("storage.reach_unknown", place=place, error=str(answer))
             elif isinstance(answer, BaseException):
                 raise answer
-            elif answer:
-                found.update(dict.fromkeys(places[kind, place], answer))
+            elif answer is not None:
+                found[place] = answer
         return found
+
+    def _asked(self, name: str) -> Locks | None:
+        """Who can say something of a disk or a place."""
+        return None if is_option(name) else driver_of(self._kinds, name.partition(":")[0])
 
     async def release(self, lock: DiskLock) -> None:
         """By the driver of its disk."""
@@ -178,12 +176,25 @@ class Cuts:
         await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
-        """All of it. One that does not answer is none that says that nothing is shut out."""
-        reports = await self._all(lambda part: part.read_back(host, epoch), list(self._parts.values()), host)
+        """What all parts that answer say, asked at once; the first error where none does. One that does not answer is
+        none that says that nothing is shut out."""
+        parts = self._parts.values()
+        answers = await asyncio.gather(*(part.read_back(host, epoch) for part in parts), return_exceptions=True)
+        reports = [one for one in answers if isinstance(one, CutReport)]
+        errors = [one for one in answers if isinstance(one, BaseException)]
+        failed = [one for one in errors if not isinstance(one, NotFound)]
+        broken = [one for one in failed if not isinstance(one, OutliveError)]
+        if broken or (failed and not reports):
+            raise (broken or failed)[0]
+        for why in failed:
+            _log.warning("storage.part_not_asked", error=str(why))
+        if not reports:
+            raise errors[0] if errors else NotFound(f"nobody can shut {host} out of its disks or networks")
         ends = [one.expires_in_s for one in reports if one.scope and one.expires_in_s is not None]
         return CutReport(
             scope=tuple(sorted({one for report in reports for one in report.scope})),
             evidence="; ".join(one.evidence for one in reports if one.evidence),
+            unanswered=str(failed[0]) if failed else "",
             expires_in_s=min(ends, default=None),
         )
 

@@ -140,18 +140,18 @@ class Drbd:
 
     def place(self, volume: str) -> str:
         """The resource."""
-        return volume.removeprefix(SCHEME)
+        return volume
 
-    async def check_reach(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str | None:
         """Whether its replica here serves writes: without quorum, or without data and peers, DRBD lets them wait, or
         fail."""
-        replica = await self._replica(place)
+        replica = await self._replica(place.removeprefix(SCHEME))
         connected = any(one.connection_state == "Connected" for one in replica.peers)
         if replica.role == "Primary" and any(not one.quorum for one in replica.volumes):
-            return f"{SCHEME}{place} has no quorum here"
+            return f"{place} has no quorum here"
         if not connected and any(one.disk_state in NO_DATA for one in replica.volumes):
-            return f"{SCHEME}{place} has neither data nor a peer here"
-        return ""
+            return f"{place} has neither data nor a peer here"
+        return "" if all(one.quorum for one in replica.volumes) else None
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Who is its primary. ``Unavailable`` where this replica cannot know that."""

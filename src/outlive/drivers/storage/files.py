@@ -18,7 +18,7 @@ import msgspec
 
 from outlive.base.errors import NotFound, Refused, Unavailable
 from outlive.drivers.commands import run
-from outlive.drivers.storage.reach import Paths
+from outlive.drivers.storage.reach import Paths, mount_point
 from outlive.node.ports import REACH_S, DiskLock
 
 PROGRAM: Final = Path(__file__).with_name("image_locks.py")
@@ -42,14 +42,19 @@ class FileLocks:
         self._paths = Paths()
 
     def place(self, volume: str) -> str:
-        """The folder of a file, as ``file:FOLDER``; a device itself."""
+        """What is mounted there, as ``file:FOLDER``; the folder of a file where that is the host's own; a device."""
         kind, _, path = volume.partition(":")
-        return volume if kind == "block" else f"{kind}:{Path(path).parent}"
+        if kind == "block":
+            return volume
+        folder = str(Path(path).parent)
+        return f"{kind}:{mount_point(folder) or folder}"
 
-    async def check_reach(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str | None:
         """By the kernel's own word."""
         kind, _, path = place.partition(":")
-        return await self._paths.check_reach(kind, path, REACH_S)
+        why = await self._paths.check_reach(kind, path, REACH_S)
+        is_own = kind == "file" and mount_point(path) != path  # an empty folder, on a host that has not mounted it
+        return None if is_own and not why else why
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one disk. ``NotFound``: there is none."""

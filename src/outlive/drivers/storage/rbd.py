@@ -50,6 +50,9 @@ NOTE_BYTES: Final = 60_000
 
 _log = get_logger("drivers.storage")
 
+NO_IMAGE: Final = "outlive-reach"
+"""Is asked for where no image of a pool is known."""
+
 Addresses = Callable[[str], Awaitable[tuple[str, ...]]]
 """All addresses from which clients of a host reach Ceph; ``NotFound`` where they are not all known."""
 
@@ -61,19 +64,19 @@ class RbdLocks:
         self._ceph = ceph
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._images: dict[str, str] = {}
-        """Pool → one of its images, by which is asked whether it is reached."""
+        """Place → one of its images, by which is asked whether it is reached."""
 
     def place(self, volume: str) -> str:
         """Its pool."""
-        image = _image(volume)
-        pool = image.rpartition("/")[0]
-        self._images[pool] = image
-        return pool
+        place = volume.rpartition("/")[0]
+        self._images[place] = _image(volume)
+        return place
 
-    async def check_reach(self, place: str) -> str:
+    async def check_reach(self, place: str) -> str | None:
         """By the header of one of its images, which some storage daemon has to read."""
-        why = await self._ceph.check_reach("status", self._images[place], limit_s=REACH_S)
-        return f"pool {place}: {why}" if why else ""
+        pool = _image(place)
+        why = await self._ceph.check_reach("status", self._images.get(place, f"{pool}/{NO_IMAGE}"), limit_s=REACH_S)
+        return f"pool {pool}: {why}" if why else why
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Of one image. ``NotFound``: there is none."""

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from outlive.base.errors import Unavailable
@@ -24,6 +24,7 @@ LOST: Final = frozenset(
     }
 )
 """Errors by which a path is not reached; any other, such as of rights, says nothing of the storage."""
+MOUNTS: Final = Path("/proc/self/mountinfo")
 PATHS_LIMIT: Final = 256
 """Paths of which a child may be waiting."""
 
@@ -34,9 +35,9 @@ class Paths:
     def __init__(self) -> None:
         self._asking: dict[tuple[str, str], asyncio.subprocess.Process] = {}
 
-    async def check_reach(self, kind: str, path: str, limit_s: float) -> str:
-        """Why it is not reached (``file``: the file system of a folder; ``block``: a device); empty: it is, or nobody
-        can say. ``Unavailable`` where it cannot be asked."""
+    async def check_reach(self, kind: str, path: str, limit_s: float) -> str | None:
+        """Why it is not reached (``file``: the file system of a folder; ``block``: a device); empty: it is; ``None``:
+        nobody can say. ``Unavailable`` where it cannot be asked."""
         key = (kind, path)
         child = self._asking.get(key)
         if child is None:
@@ -52,7 +53,23 @@ class Paths:
                 child.kill()  # it ends once the kernel lets it go
             return f"{path} does not answer"
         del self._asking[key]
-        return f"{path}: {os.strerror(code).lower()}" if code in LOST else ""
+        if code in LOST:
+            return f"{path}: {os.strerror(code).lower()}"
+        return "" if code == 0 else None
+
+
+def mount_point(folder: str) -> str:
+    """Where the file system of the folder is mounted, by its name alone; empty: it is the root's.
+
+    The kernel lists its mounts without asking any of them.
+    """
+    try:
+        lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    mounts = (line.split(" ", 5)[4].encode().decode("unicode_escape") for line in lines)
+    above = [one for one in mounts if one != "/" and PurePosixPath(folder).is_relative_to(one)]
+    return max(above, key=len, default="")
 
 
 async def _start_question(kind: str, path: str) -> asyncio.subprocess.Process:

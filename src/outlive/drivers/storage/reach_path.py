@@ -7,8 +7,10 @@ only.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 import sys
 
 SECTOR_BYTES = 4096
@@ -19,6 +21,9 @@ def ask(kind: str, path: str) -> None:
     if kind == "file":
         os.statvfs(path)
         return
+    # to open a device of another kind may do something, such as arm a watchdog
+    if not stat.S_ISBLK(os.stat(path).st_mode):  # noqa: PTH116 - as everything here
+        raise OSError(errno.ENOTBLK, os.strerror(errno.ENOTBLK), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
     try:
         with mmap.mmap(-1, SECTOR_BYTES) as aligned:

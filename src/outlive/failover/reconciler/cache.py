@@ -28,6 +28,7 @@ from outlive.failover.slots import UNKNOWN_HOST, as_it_stands, is_slot, slot_vie
 from outlive.failover.topology import Topology, TopologyChoice, unit_of
 from outlive.placement.vms import VmView, vm_of_resource
 from outlive.resources import Hypervisor, ObjectRef, Reservation, Resource, VirtualMachine
+from outlive.resources.hosts import lost_places
 from outlive.resources.reasons.coverage import CoverageReason
 from outlive.runtime.informer import Informer
 
@@ -89,6 +90,10 @@ class FleetCache:
         self.revision = 0
         """Rises with every change that a plan of the fleet may depend on: of slots, hosts, and what is asked of VMs."""
         self._pinning: set[str] = set()
+        self._losing: dict[str, tuple[str, ...]] = {}
+        """Host → places of storage that it does not reach."""
+        self.lost_places: tuple[str, ...] = ()
+        """All of them."""
         """Hosts that take VMs of certain projects only."""
         self._domains: dict[str, dict[str, str]] = {}
         self.index = Fleet(self.topology())
@@ -146,6 +151,7 @@ class FleetCache:
         finally:
             self._missed = None
         self.known, self.locations, self.vms = built.known, built.locations, built.vms
+        self._losing, self.lost_places = built._losing, built.lost_places
         self._pinning, self.revision = built._pinning, self.revision + 1
         self.unplaced, self.strangers, self.unknown_levels = built.unplaced, built.strangers, built.unknown_levels
         self.slots, self._domains, self.index = built.slots, built._domains, built.index
@@ -236,6 +242,7 @@ class FleetCache:
             self.index.relabel(name, unit_of(domains, self._choice.unit), domains)
             self.mark(self.index.faulty())
         self._put_pins(name, host)
+        self._put_losses(name, lost_places(host) if host is not None else ())
         was_closed, was_there = self.locations.closed.get(name), name in self.locations.names
         listed = (
             self.locations.remove_host(name)
@@ -268,6 +275,13 @@ class FleetCache:
 
     def _put_pins(self, name: str, host: Hypervisor | None) -> None:
         (self._pinning.add if host is not None and pins_projects((host,)) else self._pinning.discard)(name)
+
+    def _put_losses(self, name: str, places: tuple[str, ...]) -> None:
+        if places == self._losing.get(name, ()):
+            return
+        self._losing[name] = places
+        self.lost_places = tuple(sorted({place for some in self._losing.values() for place in some}))
+        self.revision += 1
 
     @property
     def pins_projects(self) -> bool:

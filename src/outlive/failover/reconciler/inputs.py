@@ -60,7 +60,9 @@ class Inputs:
         self._config = context.config
         self._settings = context.settings
         self._free = context.free
-        self._caller = Caller(profile=context.settings.profile, domain_of=context.domain_of)
+        self._caller = Caller(
+            profile=context.settings.profile, domain_of=context.domain_of, lost=lambda: self._cache.lost_places
+        )
         self._clock = context.clock
 
     # Cleaning up
@@ -129,6 +131,7 @@ class Inputs:
                 slot_size(view, groups),
                 with_project=cache.pins_projects,
                 domain=self._caller.domain_of(view.project),
+                places=self._caller.places(view),
             )
             for vm in vms
             if (view := cache.vms.get(vm)) is not None

@@ -173,8 +173,8 @@ ATTEST: Final = ProtocolStep(
             "not-missed",
             lambda view: not (view.only and view.missed and view.record is None),
             lambda view: (
-                f"{view.host} said that the store does not know it, or VMs on it, and may run more than {view.only} ran: "
-                "say it of all that it ran, or let it register first"
+                f"{view.host} said that the store does not know it, or VMs on it, and may run more than {view.only} "
+                "ran: say it of all that it ran, or let it register first"
             ),
         ),
         Precondition[AttestView](

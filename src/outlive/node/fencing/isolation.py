@@ -42,6 +42,8 @@ NAMED: Final = 3
 """Disks and ports that are named."""
 CALL_LIMIT_S: Final = 20.0
 """How long one call may take."""
+LEAST_CALL_S: Final = 5.0
+"""… and at least, where several are made one after the other."""
 RENEW_PART: Final = 0.4
 """A cut is renewed after this part of the time that it lasts."""
 RENEW_S: Final = 60.0
@@ -149,14 +151,21 @@ class Isolation:
     async def impossible(self, host: str, epoch: int, scope: tuple[str, ...]) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may.
 
-        What no driver here answers for (``barrier``) none here shuts anybody out of: files, on a host with Ceph.
+        What no driver here answers for (``barrier``) none here shuts anybody out of: files, on a host with Ceph. One
+        storage that answers suffices, whatever the others do.
         """
         try:
             await self._read_back(host, epoch)
-            reached = await answer_of(self._port.barrier(scope), CALL_LIMIT_S, host)
         except OutliveError as error:
             return error.message
-        return "" if reached else NOBODY
+        groups, why = by_storage(scope), NOBODY
+        for group in groups:
+            try:
+                if await answer_of(self._port.barrier(group), _share_s(groups), host):
+                    return ""
+            except OutliveError as error:
+                why = error.message
+        return why
 
     async def hosts(self) -> Mapping[str, int]:
         """Hosts that are isolated from anything now, and through which epoch at least."""
@@ -165,9 +174,12 @@ class Isolation:
     async def isolates(self, host: str, epoch: int) -> bool:
         """Whether this epoch of the host is isolated from anything now. ``Unavailable`` where that was not said."""
         try:
-            return bool((await self._read_back(host, epoch)).scope)
+            report = await self._read_back(host, epoch)
         except NotFound:
             return False
+        if report.unanswered and not report.scope:
+            raise Unavailable(report.unanswered)
+        return bool(report.scope)
 
     async def _read_back(self, host: str, epoch: int) -> CutReport:
         return await answer_of(self._port.read_back(host, epoch), CALL_LIMIT_S, host)
@@ -177,25 +189,39 @@ class Isolation:
         if not scope:
             return CutResult(why_not="it holds no VM with a disk or port")
 
-        async def ordered() -> CutReport:
-            await self._port.cut(host, epoch, scope)
-            return await self._port.read_back(host, epoch)
-
         try:
             async with self._one_order(host):
-                report = await answer_of(ordered(), CALL_LIMIT_S, host)
+                written = await self._order(host, epoch, scope)
+                report = await self._read_back(host, epoch)
         except OutliveError as error:
             _log.warning("fence.isolation_failed", host=host, epoch=epoch, error=error.message)
             return CutResult(why_not=error.message)
-        there = tuple(one for one in scope if one in set(report.scope))
+        there = tuple(one for one in written if one in set(report.scope))
         if not there:
-            return CutResult(why_not="nothing was isolated when it was read back")
+            return CutResult(why_not=report.unanswered or "nothing was isolated when it was read back")
         lasts_s = report.expires_in_s
         renew_in_s = RENEW_S if lasts_s is None else min(RENEW_S, max(LEAST_S, RENEW_PART * lasts_s))
         if lasts_s is not None and lasts_s < LEAST_LASTS_S:
             why = f"its isolation ends {lasts_s:g} s after it was renewed, and has to last {LEAST_LASTS_S:g} s"
             return CutResult(why_not=why, renew_in_s=renew_in_s)
-        return CutResult(scope=there, written=scope, report=report, renew_in_s=renew_in_s)
+        return CutResult(scope=there, written=written, report=report, renew_in_s=renew_in_s)
+
+    async def _order(self, host: str, epoch: int, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """Order it of each storage in turn; that part of the scope whose order was taken. The first error, where none
+        was: a storage that is down keeps the host in no other."""
+        written: list[str] = []
+        failed: list[OutliveError] = []
+        groups = by_storage(scope)
+        for group in groups:
+            try:
+                await answer_of(self._port.cut(host, epoch, group), _share_s(groups), host)
+                written.extend(group)
+            except OutliveError as error:
+                failed.append(error)
+                _log.warning("fence.isolation_order_failed", host=host, epoch=epoch, error=error.message)
+        if failed and not written:
+            raise failed[0]
+        return tuple(one for one in scope if one in set(written))
 
     async def lift(self, host: str, epoch: int) -> str:
         """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.
@@ -211,6 +237,23 @@ class Isolation:
 
     def _one_order(self, host: str) -> asyncio.Lock:
         return self._locks.setdefault(host, asyncio.Lock())
+
+
+def by_storage(scope: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The scope, one part for each kind of disk: those that different storages answer for. Ports go with the first."""
+    found: dict[str, list[str]] = {}
+    for one in scope:
+        if one.startswith("disk:"):
+            kind, named, _ = one.removeprefix("disk:").partition(":")
+            found.setdefault(kind if named else "", []).append(one)
+    ports = tuple(one for one in scope if not one.startswith("disk:"))
+    groups = [tuple(some) for some in found.values()] or [()]
+    return tuple(group for group in ((*groups[0], *ports), *groups[1:]) if group)
+
+
+def _share_s(groups: tuple[tuple[str, ...], ...]) -> float:
+    """How long each of so many orders may take, one after the other."""
+    return max(CALL_LIMIT_S / len(groups), LEAST_CALL_S)
 
 
 class _Nobody(CutPort):

@@ -23,9 +23,17 @@ from outlive.node.ports.hypervisor import (
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.power import PowerPort, PowerReading, PowerState
-from outlive.node.ports.storage import REACH_S, DiskLock, StoragePort, StorageReport, StorageStatisticsPort
+from outlive.node.ports.storage import (
+    PLACES_LIMIT,
+    REACH_S,
+    DiskLock,
+    StoragePort,
+    StorageReport,
+    StorageStatisticsPort,
+)
 
 __all__ = [
+    "PLACES_LIMIT",
     "POST_COPY_STALL_S",
     "REACH_S",
     "CutPort",

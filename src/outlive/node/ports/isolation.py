@@ -14,6 +14,8 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scope: tuple[str, ...] = ()
     """``disk:<id>`` and ``port:<id>``."""
     evidence: str = ""
+    unanswered: str = ""
+    """Why some storage did not say what is shut out there: then there may be more. Empty: all of them answered."""
     expires_in_s: float | None = None
     """When it ends unless renewed; ``None``: never."""
 

@@ -11,6 +11,9 @@ from outlive.resources import StorageClusterStatus, StorageDaemonStatus, Storage
 
 REACH_S: Final = 4.0
 """How long storage may take to answer; what takes longer is not reached."""
+PLACES_LIMIT: Final = 32
+"""Places of one host that are asked whether they are reached: all at once, so that none waits for another that hangs.
+"""
 
 
 class DiskLock(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,11 +42,15 @@ class StoragePort(Protocol):
         """Locks of these volumes, as the servers have them at a moment after this call; all of them, or an error."""
         ...
 
-    async def check_reach(self, volumes: tuple[str, ...]) -> Mapping[str, str]:
-        """Volume → why this host does not reach it now. What it reaches, or where nobody can say, is left out.
+    def place(self, volume: str) -> str:
+        """Where it lies (``outlive.resources.storage_places``); empty: nobody can say whether that is reached."""
+        ...
 
-        Ends within ``REACH_S`` and a second, whatever hangs; volumes of one place (a pool, a folder, a replicated
-        volume, a device) are asked for together. ``Unavailable`` where it cannot be asked at all.
+    async def check_reach(self, places: tuple[str, ...]) -> Mapping[str, str]:
+        """Place → why this host does not reach it now; empty: it does. Left out: nobody can say.
+
+        Ends within ``REACH_S`` and a second, whatever hangs. At most ``PLACES_LIMIT`` are given. ``Unavailable`` where
+        nothing can be asked at all.
         """
         ...
 

@@ -22,7 +22,7 @@ from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import VmState, state_of
 from outlive.placement.reservations import arrival_host, blocked_hosts, has_landed, unused
-from outlive.placement.rules import HostFacts, Peers, Verdict, demands_of, facts_of, judge
+from outlive.placement.rules import HostFacts, Peers, Verdict, demands_of, facts_of, judge, storage_refusal
 from outlive.resources import (
     Amounts,
     Assigned,
@@ -33,9 +33,10 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.hosts import HostUsage, refuses
+from outlive.resources.hosts import HostUsage, lost_places, out_of_service
 from outlive.resources.policies import WEIGHT_LIMIT
 from outlive.resources.reasons import Reason
+from outlive.resources.storage_places import first_lost
 from outlive.resources.vms import Migration, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Number
@@ -346,6 +347,8 @@ class Hosts:
 
     nodes: tuple[NodeFigures, ...] = ()
     facts: dict[str, HostFacts] = field(default_factory=dict)
+    lost_places: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Host → places of storage that it does not reach; without hosts that reach all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +389,14 @@ async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str 
             if shared and one.name != vm.name:
                 at = {returning} if returning and one.status.home == returning else one.hosts() & works
                 peers.put(one.name, shared, sorted(at))
-    names = (node.name for node in hosts.nodes if node.name != vm.host)
-    return Ruled({name: judge(demands, name, peers, hosts.facts.get(name)) for name in names})
+
+    def verdict(host: str) -> Verdict:
+        place = first_lost(vm.spec.disks, hosts.lost_places.get(host, ()))
+        if place is not None:
+            return Verdict(refusal=storage_refusal(vm.name, host, place))
+        return judge(demands, host, peers, hosts.facts.get(host))
+
+    return Ruled({node.name: verdict(node.name) for node in hosts.nodes if node.name != vm.host})
 
 
 async def survey(store: Store) -> Hosts:
@@ -406,6 +415,7 @@ async def survey(store: Store) -> Hosts:
             _figures(one, members.get(one.name), usages.get(one.name), reserved.get(one.name, 0)) for one in hosts
         ),
         facts={host.name: facts_of(host) for host in hosts},
+        lost_places={host.name: places for host in hosts if (places := lost_places(host))},
     )
 
 
@@ -433,7 +443,7 @@ def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | N
 
 
 def _works(host: Hypervisor, member: MemberRecord | None) -> bool:
-    return member is not None and member.state == "Held" and not refuses(host)
+    return member is not None and member.state == "Held" and not out_of_service(host)
 
 
 async def works(store: Store, name: str) -> bool:

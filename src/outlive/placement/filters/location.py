@@ -17,6 +17,7 @@ class StatusConditions(FactsFilter):
     """Keeps hosts whose conditions say that they work (docs/reference/placement.md#filter_status_conditions).
 
     A condition that is absent never refuses a host; any other status than the wanted one does.
+    Hosts that do not reach a place of storage get no slots for VMs with disks there.
     Hosts with ``highAvailability: false`` are no targets for failover slots, hosts in maintenance none for slots of
     commitments.
     """
@@ -24,14 +25,14 @@ class StatusConditions(FactsFilter):
     name = "filter_status_conditions"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> tuple[bool, bool]:
-        """Whether the host must be highly available, and whether it must be in no maintenance."""
+    def asked(self, run: Run) -> tuple[bool, bool, tuple[str, ...]]:
+        """Whether the host must be highly available, whether it must be in no maintenance, and what it must reach."""
         intent = run.request.intent
-        return intent in FAILOVER_SEARCH, intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE
+        return intent in FAILOVER_SEARCH, intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE, run.request.places
 
-    def refusal(self, asked: tuple[bool, bool], facts: HostFacts) -> Reason | None:
+    def refusal(self, asked: tuple[bool, bool, tuple[str, ...]], facts: HostFacts) -> Reason | None:
         """The first condition that is against the host."""
-        available, in_service = asked
+        available, in_service, places = asked
         if facts.bad_condition is not None:
             kind, status, reason = facts.bad_condition
             detail = f" ({reason})" if reason else ""
@@ -40,6 +41,8 @@ class StatusConditions(FactsFilter):
             return self.no("no-high-availability", "highAvailability is off: no slots here")
         if in_service and facts.maintenance:
             return self.no("in-maintenance", f"maintenance is {facts.maintenance}")
+        if lost := next((place for place in places if place in facts.lost_places), None):
+            return self.no("storage-unreached", f"it does not reach storage {lost}")
         return None
 
 

@@ -14,6 +14,7 @@ class PlaceReason(enum.StrEnum):
 
     NOT_ALLOWED = "not-allowed-there"
     UNSUITED = "not-suited"
+    STORAGE_UNREACHED = "storage-unreached-there"
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
     SOFT_AFFINITY = "soft-affinity"
@@ -37,6 +38,10 @@ TABLE: Final[Table] = {
         "name one of these hosts, or change spec.hostLimit or spec.preferredHosts",
     ),
     PlaceReason.UNSUITED: Template("{host} does not suit {vm}: {why}"),
+    PlaceReason.STORAGE_UNREACHED: Template(
+        "{host} does not reach the storage of {vm}: {place}",
+        "see to the storage, and to the way of {host} to it: outlive why {host}",
+    ),
     PlaceReason.AFFINITY: Template(
         "{host} has no VM of affinity group {group} of {vm}, which is on {hosts}",
         "choose the host of its group, drain the host to move all of them, or make the policy soft-affinity",

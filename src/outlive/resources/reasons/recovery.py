@@ -30,6 +30,8 @@ class HoldReason(enum.StrEnum):
     NO_ROOM = "no-room"
     RULED_OUT = "ruled-out"
     """There is room, on hosts that its own rules close to it."""
+    STORAGE_UNREACHED = "storage-unreached"
+    """There is room, on hosts that do not reach what its disks lie on."""
 
 
 MAY_RUN: Final = frozenset({HoldReason.MEMBERSHIP_MISSING, HoldReason.UNATTENDED})
@@ -196,6 +198,10 @@ TABLE: Final[Table] = {
     HoldReason.RULED_OUT: Template(
         "{slots}, and its rules close every living host that has room for it: {why}",
         "make room on a host that its rules allow, or make the rule soft",
+    ),
+    HoldReason.STORAGE_UNREACHED: Template(
+        "{slots}, and no living host that has room for it reaches its storage: {why}",
+        "see to the storage, and to the way of the hosts to it",
     ),
     PlanReason.RUNNING: Template("it runs on {host}"),
     PlanReason.HELD_BY_HOST: Template("{host} holds it"),

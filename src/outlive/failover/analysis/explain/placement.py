@@ -14,7 +14,7 @@ import numpy as np
 from outlive.base.errors import OutliveError
 from outlive.failover.analysis.explain.model import Answer, Answers, NewHost, Refusal, State
 from outlive.failover.analysis.explain.vm import Explainer
-from outlive.failover.calls import Caller, pins_projects, placement_class
+from outlive.failover.calls import Caller, pins_projects, placement_class, places_lost
 from outlive.failover.offers import free_capacity, offer_of
 from outlive.failover.planner.actions import Offer
 from outlive.failover.sizes import ResolvedSize
@@ -255,15 +255,17 @@ class EngineAnswers(Answers):
 
     def __init__(self, gathered: Snapshot) -> None:
         self._engine = gathered.engine
-        self._caller = Caller(profile=gathered.settings.upkeep.profile)
+        lost = places_lost(gathered.observation.hypervisors)
+        self._caller = Caller(profile=gathered.settings.upkeep.profile, lost=lambda: lost)
         self._with_project = pins_projects(gathered.observation.hypervisors)
         self._known: dict[str, Answer] = {}
 
+    def _class(self, vm: VmView, size: ResolvedSize) -> str:
+        return placement_class(vm, size, with_project=self._with_project, places=self._caller.places(vm))
+
     def of(self, vm: VmView, size: ResolvedSize) -> Answer:
         """What placement says."""
-        kind = encode_canonical(
-            (placement_class(vm, size, with_project=self._with_project), vm.host, vm.cpu_milli, vm.memory_bytes)
-        ).decode()
+        kind = encode_canonical((self._class(vm, size), vm.host, vm.cpu_milli, vm.memory_bytes)).decode()
         answer = self._known.get(kind)
         if answer is None:
             if len(self._known) >= ANSWERS_KEPT:
