@@ -27,7 +27,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import Pause
-from outlive.resources.vms import RUN_FINALIZER
+from outlive.resources.vms import RUN_FINALIZER, Migration, VirtualMachineStatus
 
 OWN_PROOFS: Final = ("reboot", "self-cleaned")
 """Kinds of proof that a host gives about itself."""
@@ -75,7 +75,8 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
     registers again what it runs after a restored backup. It adds the finalizer ``outlive.dev/may-run``, and removes
     none; the label ``outlive.dev/shares-disks`` it sets as ``spec.sharedDisks`` of the VM says. Where it merely holds
     the VM, it says where that is (``assigned``, ``home``, ``migration``) only to assign it to itself, once nobody else
-    holds it. An entry of another host goes only once that host's Membership proves it fenced."""
+    holds it; and that a run of its own was ended before it ever ran (``migration.declined``). An entry of another host
+    goes only once that host's Membership proves it fenced."""
     finalizers = before.metadata.finalizers
     if after.metadata.finalizers not in (finalizers, (*finalizers, RUN_FINALIZER)):
         return f"may not write metadata.finalizers of {what}: a host adds {RUN_FINALIZER}, and removes none"
@@ -91,11 +92,24 @@ def check_vm_of_host(who: HostWriter, what: str, before: VirtualMachine, after: 
     old, new = before.status, after.status
     if not related and new != _replace(old, holders=new.holders):
         return f"may not write the status of {what}: {who.host} has nothing to do with it"
-    moved = (old.assigned, old.home, old.migration) != (new.assigned, new.home, new.migration)
+    moved = (old.assigned, old.home, old.migration) != (
+        new.assigned,
+        new.home,
+        _move_besides_declined(who.host, old, new),
+    )
     kept = after.host == who.host and all(one.hypervisor == who.host for one in new.holders)
     if moved and not (kept or _may_place(who.host, before)):
         return f"may not say where {what} is: {who.host} only holds it"
     return ""
+
+
+def _move_besides_declined(host: str, old: VirtualMachineStatus, new: VirtualMachineStatus) -> Migration | None:
+    """The new record of the move, without that a run of this host was declined: of a move that another one followed."""
+    before, after = old.migration, new.migration
+    runs = {one.run_id for one in old.holders if one.hypervisor == host}
+    if before is None or after is None or after.declined not in runs:
+        return after
+    return _replace(after, declined=before.declined)
 
 
 def _holders(host: str, what: str, before: VirtualMachine, after: VirtualMachine, facts: Facts) -> str:

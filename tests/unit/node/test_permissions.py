@@ -221,6 +221,18 @@ def test_a_host_enters_itself_where_the_protocol_lets_it_hold_a_vm(
     assert bool(why) == bool(found)
 
 
+def test_target_of_a_move_that_is_over_says_that_its_run_never_ran_and_nothing_else_of_the_next_move() -> None:
+    move = Migration(id="next", source=OTHER, target=THIRD)
+    before = vm(assigned=Assigned(hypervisor=THIRD), migration=move, holders=(ENTRY, THEIRS))
+    for changes, allowed in (
+        ({"declined": ENTRY.run_id}, True),
+        ({"declined": THEIRS.run_id}, False),
+        ({"id": "x"}, False),
+    ):
+        after = _replace(before.status, holders=(THEIRS,), migration=_replace(move, **changes))
+        assert (host_refusal(WHO, before, _replace(before, status=after)) == "") is allowed
+
+
 def test_after_a_restore_a_host_says_that_it_runs_what_nobody_knows_of_it_and_nothing_else() -> None:
     before = vm(phase="start", assigned=Assigned(hypervisor=OTHER))
     restored = _replace(NOW, status=ClusterStatus(store_incarnation="restored", former_incarnations=("now",)))
