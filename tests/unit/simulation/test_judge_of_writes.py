@@ -42,9 +42,9 @@ def test_field_of_another_writer_is_found() -> None:
 
 
 def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behind_that() -> None:
-    def story_of(restored: bool) -> Any:
+    def story_of(restored: bool, *members: Membership) -> Any:
         async def story(bench: Bench) -> None:
-            bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+            bench.store.load([make_vm(make_holder("h1")), *members])
             bench.judge.truth.restored = restored
             bench.store.incarnation = "anew"
             later = (make_holder("h1", epoch=2),)
@@ -54,8 +54,9 @@ def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behi
 
         return story
 
-    assert judged(story_of(restored=False)) == ["one-writer"]
-    assert judged(story_of(restored=True)) == []
+    for members in ((make_member("h1"),), ()):
+        assert judged(story_of(False, *members)) == ["one-writer"]
+        assert judged(story_of(True, *members)) == []
 
 
 def test_lists_beyond_their_limits_are_found() -> None:

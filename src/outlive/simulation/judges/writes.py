@@ -6,11 +6,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from outlive.node.membership.states import member_view
+from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions import host_refusal, needed_facts, write_refusal
 from outlive.node.primary import ROLE
-from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Election, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.resources.writers import ADMIN, table_refusal
@@ -27,8 +27,8 @@ FINDINGS_LIMIT: Final = 6
 def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules.
 
-    But for a host that has yet to notice that the store went back once more behind its epoch: it registers what it runs
-    in that epoch, the server refuses that, and the host enters anew.
+    But for a host that has yet to notice that the store went back once more behind its Membership: it registers what it
+    runs in the epoch that it had, the server refuses that, and the host enters anew.
     """
     if ADMIN in author.writers:
         return ""
@@ -58,20 +58,21 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
         term=election.record.term if election is not None and leads else 0,
     )
     why = table_refusal(author.writers, before, after)
-    why = why or host_refusal(who, before, after, _in_its_epoch(truth, host, after, facts))
+    why = why or host_refusal(who, before, after, _as_its_host_knows(truth, host, after, facts))
     return _describe_author(author, why)
 
 
-def _in_its_epoch(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
-    """The facts, where the store went back behind the epoch of the host's entry, as if it knew that epoch."""
+def _as_its_host_knows(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
+    """The facts, where the store went back behind the host's Membership, as if it knew the one that the host enters."""
     if not truth.forgotten(host) or not isinstance(after, VirtualMachine):
         return facts
-    epoch = max((one.epoch for one in after.status.holders if one.hypervisor == host), default=0)
-    members = tuple(
-        replace(one, record=replace(one.record, epoch=max(epoch, one.record.epoch))) if one.host == host else one
-        for one in facts.members
-    )
-    return replace(facts, members=members)
+    entered = [one for one in after.status.holders if one.hypervisor == host]
+    if not entered:
+        return facts
+    latest = max(entered, key=lambda one: one.epoch)
+    record = next((one.record for one in facts.members if one.host == host), MemberRecord(machine_id="", boot_id=""))
+    own = MemberView(host=host, uid=latest.member_uid, record=replace(record, epoch=max(record.epoch, latest.epoch)))
+    return replace(facts, members=(own, *(one for one in facts.members if one.host != host)))
 
 
 def _describe_author(author: Author, why: str) -> str:
