@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import outlive
 
 ROOT = Path(outlive.__file__).parent
@@ -58,6 +60,7 @@ def findings(source: str) -> Iterator[str]:
             yield ast.unparse(shown)
 
 
+@pytest.mark.slow
 def test_nothing_compares_or_parses_prose() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {source}"

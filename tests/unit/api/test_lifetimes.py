@@ -53,6 +53,7 @@ def state(directory: Path, clock: Calendar) -> StateToken:
     return StateToken(directory / "token", clock=clock, ids=SystemIds())
 
 
+@pytest.mark.slow
 @given(lives=LIVES)
 def test_no_lost_answer_and_no_crash_locks_a_host_out(tmp_path_factory: pytest.TempPathFactory, lives: list) -> None:
     """Every step of a renewal may be the last one before a crash, every request and answer may get lost, the server may

@@ -52,6 +52,8 @@ from outlive.runtime.faults import REPORTER_LABEL, fault_name
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 TERM = 3
 VERBS = ("create", "delete")
 WRITERS = tuple(sorted(CHECKED))

@@ -125,6 +125,7 @@ def test_a_flood_without_a_token_hides_nothing_that_is_tried_with_one() -> None:
     assert log.entries[-1].omitted == 7
 
 
+@pytest.mark.slow
 def test_a_refusal_says_whose_token_it_was_also_where_its_role_may_nothing_of_the_kind() -> None:
     log = Kept()
 
@@ -148,6 +149,7 @@ def test_a_refusal_says_whose_token_it_was_also_where_its_role_may_nothing_of_th
     ]
 
 
+@pytest.mark.slow
 def test_a_watch_of_secrets_is_written_down_when_it_begins() -> None:
     log = Kept()
 

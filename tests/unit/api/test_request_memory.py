@@ -24,6 +24,8 @@ from outlive.base.ids import SystemIds
 from outlive.resources import Hypervisor, ObjectMeta
 from outlive.store.memory import MemoryStore
 
+pytestmark = pytest.mark.slow
+
 GROUP = "/apis/outlive.dev/v1alpha1"
 HOST = {"apiVersion": "outlive.dev/v1alpha1", "kind": "Hypervisor", "metadata": {"name": "kvm-1"}, "spec": {}}
 JSON = "application/json"

@@ -39,6 +39,7 @@ def broken(state: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_certificate_is_accepted(state: Path, certificate: Path) -> None:
     done = outlive("failover", "verify", certificate, "--state", state)
     assert (done.code, done.err) == (0, "")

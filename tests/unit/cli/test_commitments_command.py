@@ -153,6 +153,7 @@ def test_the_history_of_a_month_says_how_long_vms_were_charged(cloud: Path, tmp_
     assert said(tmp_path, "usage", "--history", "2026-11", "--zone", "zone-a")[0] == 2
 
 
+@pytest.mark.slow
 def test_those_who_agree_are_a_yes(cloud: Path) -> None:
     assert said(cloud, "check") == (0, "commitments, slots, hosts and VMs agree\n")
 

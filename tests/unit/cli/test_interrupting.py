@@ -22,6 +22,7 @@ def _heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_computation_that_gives_no_turn_is_interrupted() -> None:
     async def stubborn() -> None:
         signal.raise_signal(signal.SIGINT)

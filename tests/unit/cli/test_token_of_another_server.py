@@ -85,6 +85,7 @@ def test_another_process_with_the_number_of_a_killed_server_does_not_get_it(dire
     assert running_server(directory) == ""
 
 
+@pytest.mark.slow
 def test_no_command_asks_a_stranger_at_the_address_of_a_killed_server(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with up(state) as server:

@@ -90,6 +90,7 @@ def literally_needs_confirmation(given: Batch) -> bool:
     return False
 
 
+@pytest.mark.slow
 @given(st.lists(RESOURCES, max_size=3))
 def test_the_sender_waits_exactly_when_the_rule_says_so(resources: list[ResourceRequest]) -> None:
     given_ = Batch(zone="z1", projects=tuple(ProjectRequest(project="p", resources=(one,)) for one in resources))

@@ -98,6 +98,7 @@ def test_a_dry_run_answers_and_leaves_nothing() -> None:
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 def test_a_commitment_that_moves_to_another_project_keeps_its_slots() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(project("b", asked("aaaaaa", 8)))) == ""
@@ -376,6 +377,7 @@ def test_only_new_slots_that_no_running_vm_covers_count_for_the_limit() -> None:
     in_cloud([host("h1", vms=mine), *mine], story, settings=settings)
 
 
+@pytest.mark.slow
 def test_commitments_that_wait_and_may_not_be_refused_are_counted() -> None:
     async def story(market: Market) -> None:
         assert market.metrics("committed_resource_unfulfilled{") == []
@@ -391,6 +393,7 @@ def test_commitments_that_wait_and_may_not_be_refused_are_counted() -> None:
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", ["confirmed", "pending"])
 def test_a_commitment_whose_flavors_cannot_be_read_waits_and_keeps_its_slots(new: str) -> None:
     async def story(market: Market) -> None:

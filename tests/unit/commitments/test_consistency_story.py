@@ -77,6 +77,7 @@ def charge_twice(settings: RoleSettings) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_what_controllers_repair_by_themselves_is_no_fault() -> None:
     assert charge_twice(SETTINGS) == []
 
@@ -145,6 +146,7 @@ def test_repairs_that_are_asked_for_take_what_is_safe_and_leave_the_rest() -> No
     in_cloud([host("h1", vms=[stranger, lost]), host("h2", gib=1), stranger, lost], story)
 
 
+@pytest.mark.slow
 def test_a_list_of_limes_says_nothing_of_a_commitment_that_changed_since() -> None:
     listing = Listing("aaaaaa", "cccccc")
 
@@ -192,6 +194,7 @@ def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
     in_cloud([host("h1", vms=[stranger]), stranger], story, settings=REPAIRS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", [False, True])
 def test_a_vm_that_two_slots_have_stays_in_the_first_of_them_whose_commitment_is_not_over(over: bool) -> None:
     """The store went back to a backup in which another slot had it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 from tests.support.sales import Market, asked, batch, host, in_cloud, project
 
@@ -120,6 +121,7 @@ def test_quota_that_was_pushed_says_the_name_as_well() -> None:
     in_cloud([host("open"), aside("aside"), quota], story)
 
 
+@pytest.mark.slow
 def test_a_slot_that_leaves_its_host_goes_to_another_one_that_is_set_aside() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(of_domain(4, EXTERNAL))) == ""

@@ -136,6 +136,7 @@ def test_cores_that_nobody_gives_back_need_hosts() -> None:
     assert found.helps == ("add hosts with 6 free cores",)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     rooms=st.lists(st.integers(0, 20), min_size=1, max_size=3),

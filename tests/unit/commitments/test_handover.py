@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.commitments import GIB, GROUP, NOW, commitment, slot_of, vms_of
@@ -176,6 +177,7 @@ def relabellings(draw: st.DrawFn) -> tuple[list[CommitmentStep], Slots]:
     return steps, slots
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(relabellings())
 def test_relabelling_keeps_every_slot_and_every_allocation(given_: tuple[list[CommitmentStep], Slots]) -> None:
@@ -189,6 +191,7 @@ def test_relabelling_keeps_every_slot_and_every_allocation(given_: tuple[list[Co
     assert vms_of(after) == vms_of(before)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(relabellings())
 def test_relabelling_never_holds_more_on_any_host(given_: tuple[list[CommitmentStep], Slots]) -> None:

@@ -125,6 +125,7 @@ def test_the_largest_document_fits_into_every_store() -> None:
         assert size < limits.OBJECT_BYTES
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.integers(0, 3000), st.dictionaries(st.sampled_from("ab"), st.sets(st.sampled_from("xyz")))),
@@ -167,6 +168,7 @@ async def history_in(market: Market, name: str = "p1") -> UsageHistory:
     return await market.store.get(UsageHistory, history_name(name, month_of(LoopClock().now())))
 
 
+@pytest.mark.slow
 def test_each_change_of_the_assignment_is_written_and_nothing_else() -> None:
     mine = [vm("v0", "h1")]
 

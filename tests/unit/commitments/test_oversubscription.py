@@ -143,6 +143,7 @@ def test_evictions_end_even_if_placement_puts_slots_where_they_do_not_fit(
     assert all(not fleet.overbooked(name) for name in names)
 
 
+@pytest.mark.slow
 def test_no_slot_leaves_for_a_vm_that_is_in_flight_and_may_never_come() -> None:
     """Room in flight of a VM lies in slots of its own project, on each of the hosts that the answer named."""
 

@@ -256,6 +256,7 @@ def test_a_commitment_of_more_slots_than_a_document_has_is_whole_after_a_crash(
     run(scene())
 
 
+@pytest.mark.slow
 def test_what_is_swept_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_log, "KEPT_S", 3_000.0)
 
@@ -271,6 +272,7 @@ def test_what_is_swept_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     told(story)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3 * answers.REMEMBERED_CHARACTERS)), max_size=12))
 def test_what_is_remembered_is_bounded_and_the_latest(kept: list[tuple[str, int]]) -> None:
     async def scene() -> None:

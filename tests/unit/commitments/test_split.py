@@ -70,6 +70,7 @@ def test_the_split_is_that_of_the_literal_rounds(given: SplitInput) -> None:
     assert {share.name: share.slots for share in split(given).shares} == literal(given)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(inputs(), st.integers(0, 10))
 def test_shares_and_rest_are_what_the_candidates_have_whatever_the_order(given: SplitInput, seed: int) -> None:

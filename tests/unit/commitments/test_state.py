@@ -76,6 +76,7 @@ def listed(**fields: Any) -> Commitment:
     return from_listed(ListedCommitment(**{**given, **fields}), UNIT)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(STATES)), st.sampled_from(["memory", "cores"]), st.integers(0, 2**62), TIMES, TIMES)
 def test_a_spec_is_the_same_commitment_again(state: Any, kind: Any, amount: int, start: Any, end: Any) -> None:
     sizes = {"memory_bytes": amount if kind == "memory" else 0, "cores": amount if kind == "cores" else 0}

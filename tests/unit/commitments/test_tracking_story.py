@@ -189,6 +189,7 @@ def test_a_refusal_says_when_enough_commitments_will_have_ended() -> None:
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_commitment_makes_no_room_where_its_vms_run_on() -> None:
     mine = [vm("v1", "h1"), vm("v2", "h1")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from msgspec.structs import replace
 from tests.support.sales import GIB, SETTINGS, ZONE, Market, asked, batch, host, in_cloud, later, project, vm
 
@@ -174,6 +175,7 @@ def test_a_source_of_vms_that_is_away_is_asked_again_and_keeps_the_process_ready
     in_cloud([host("h1"), limit(ram=100)], story, source=database)
 
 
+@pytest.mark.slow
 def test_without_a_list_of_vms_nothing_is_counted() -> None:
     class Silent(Database):
         async def list_vms(self) -> VmList:

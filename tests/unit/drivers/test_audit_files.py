@@ -92,6 +92,7 @@ def test_an_entry_that_was_there_before_is_asked_for_by_its_number(tmp_path: Pat
             verify(read_lines(audit_files(tmp_path)), first=gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_new_file", [True, False])
 def test_a_crash_at_any_byte_of_the_last_line_costs_this_entry_and_the_log_says_so(
     tmp_path: Path, in_new_file: bool

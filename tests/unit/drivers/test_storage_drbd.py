@@ -182,6 +182,7 @@ def test_disconnection_alone_shows_nothing(tmp_path: Path, device: dict[str, Any
     run_real(looked())
 
 
+@pytest.mark.slow
 def test_host_without_a_replica_shuts_nobody_out(tmp_path: Path) -> None:
     async def looked() -> None:
         drbd = Host(tmp_path, [replica()]).driver()

@@ -59,6 +59,7 @@ class _Silent(RbdCut):
         raise Unavailable("no monitor of Ceph answers")
 
 
+@pytest.mark.slow
 def test_a_part_of_storage_that_does_not_answer_hides_no_host_of_another(tmp_path: Path) -> None:
     note = '{"epoch": 3, "addresses": ["10.0.1.2"], "images": ["vms/d"]}'
     answers: CutPort = _ceph(tmp_path, {"outlive/cut/host-2": note}, "10.0.1.2")

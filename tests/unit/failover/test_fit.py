@@ -48,6 +48,7 @@ def test_the_count_is_that_of_all_ways_to_place_slots(given: FitInput) -> None:
     assert most(given).vms == literal(given)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(inputs(), st.integers(0, 5))
 def test_the_bounds_of_one_slot_hold_the_count_between_them(given: FitInput, there: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from tests.support.cycles import check_rules, is_slot, six_hosts
 from tests.support.failover import GIB, Cloud, Fault
 from tests.support.literal_rules import DependencyGraph
@@ -177,6 +178,7 @@ def test_a_vm_whose_new_slot_could_not_be_written_keeps_its_old_one():
     run(story())
 
 
+@pytest.mark.slow
 def test_nobody_joins_a_slot_that_a_vm_is_let_into_meanwhile():
     async def story() -> None:
         cloud = Cloud({"flavorFailoverRequirements": {"*": 1}})

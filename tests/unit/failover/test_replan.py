@@ -76,6 +76,7 @@ def named(slots: tuple[SlotView, ...]) -> tuple[SlotView, ...]:
     return tuple(msgspec.structs.replace(slot, name=f"slot-{number:03}") for number, slot in enumerate(slots))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 2])
 def test_one_slot_more_for_everybody_is_found_as_from_nothing(k: int) -> None:
     vms, free = twelve_hosts()

@@ -217,6 +217,7 @@ def test_whom_the_brake_leaves_beside_a_vm_that_moved_to_its_host_is_told_so_tho
     run(story())
 
 
+@pytest.mark.slow
 def test_the_kept_state_is_audited_in_every_cycle_and_a_difference_is_told_and_mended():
     async def story() -> None:
         async with live({"reconcileInterval": "60s"}) as cloud:

@@ -45,6 +45,8 @@ from outlive.resources.readers import restored, shared_part
 from outlive.resources.vms import Assigned
 from outlive.resources.writers import ROLES
 
+pytestmark = pytest.mark.slow
+
 ME = "kvm-1"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ENTRIES = 60

@@ -121,6 +121,7 @@ def _written(seq: int) -> dict:
     return {"rehearsed": "ok", "rehearsed_seq": seq}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lived_s", "counts"), [(500, True), (700, False)])
 def test_written_rehearsal_counts_for_ten_minutes_of_the_hosts_own_life_and_however_long_it_lies_dead(
     lived_s: int, counts: bool
@@ -146,6 +147,7 @@ def test_written_rehearsal_counts_for_ten_minutes_of_the_hosts_own_life_and_howe
     run(story())
 
 
+@pytest.mark.slow
 def test_good_rehearsals_are_written_again_while_their_host_lives():
     async def story():
         async with site() as s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.support.fencing import Site, site
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
@@ -116,6 +117,7 @@ class SlowToCut(Cuts):
         self.under_way -= 1
 
 
+@pytest.mark.slow
 def test_cut_that_is_renewed_at_the_moment_in_which_its_host_becomes_clean_does_not_stay():
     async def story():
         async with site() as s:

@@ -247,6 +247,7 @@ def test_host_in_maintenance_is_left_alone_and_counts_in_no_storm():
     run(story())
 
 
+@pytest.mark.slow
 def test_maintenance_stops_a_fence_before_the_power_is_cut_and_the_host_joins_again():
     async def story():
         async with site() as s:
@@ -270,6 +271,7 @@ def test_maintenance_stops_a_fence_before_the_power_is_cut_and_the_host_joins_ag
     run(story())
 
 
+@pytest.mark.slow
 def test_fence_goes_on_when_maintenance_ends_and_the_host_is_still_away():
     async def story():
         async with site() as s:

@@ -437,6 +437,7 @@ def test_host_whose_own_disk_is_full_enters_no_new_epoch_and_says_why_and_its_da
     play(story)
 
 
+@pytest.mark.slow
 def test_membership_does_not_end_with_the_writing_down_of_decisions() -> None:
     class Broken:
         async def create(self, obj: object) -> object:

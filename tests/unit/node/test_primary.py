@@ -355,6 +355,7 @@ def test_a_role_that_is_held_is_taken_only_from_the_silent_and_the_stalled(
         assert record.to in ("", host)
 
 
+@pytest.mark.slow
 @given(records)
 def test_a_free_role_is_meant_for_somebody_at_once(record: ElectionRecord) -> None:
     free = _replace(record, holder="")

@@ -31,6 +31,7 @@ from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 
 
+@pytest.mark.slow
 def test_domain_is_created_only_after_the_store_acknowledged_the_hold() -> None:
     async def story(world: World) -> None:
         kinds = [event.kind for event in world.history.events if event.subject == "vm-1"]

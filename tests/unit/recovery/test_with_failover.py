@@ -54,6 +54,7 @@ async def join(cloud: RecoveryCloud) -> None:
         await cloud.memory.replace(msgspec.structs.replace(member, record=record))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", [("h0",), ("h0", "h1")], ids=["one", "two"])
 def test_every_vm_lands_in_a_promised_slot_and_is_protected_again(dead: tuple[str, ...]) -> None:
     async def main() -> None:

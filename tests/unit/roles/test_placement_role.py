@@ -68,6 +68,7 @@ def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_see
     lived(11, story)
 
 
+@pytest.mark.slow
 def test_what_was_not_seen_ends_and_its_history_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "GRACE_S", 1_200.0)  # a whole day of the role takes long
     monkeypatch.setattr(history, "CLEANUP_S", 300.0)

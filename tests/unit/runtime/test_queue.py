@@ -225,6 +225,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(operations, st.integers(1, 3), st.integers(0, 2**32))
 def test_every_wish_is_followed_by_a_look_and_no_key_is_with_two_workers(steps, workers, seed):
     async def main():
