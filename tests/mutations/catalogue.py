@@ -433,15 +433,15 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "name-free-once-condemned",
         "a name counts as free once its host is condemned, though nothing proves that the host is dead",
         HOLDERS,
-        "    return reporter is None or reporter.dead_through < reporter.epoch\n",
+        "    return reporter is None or not is_dead(reporter)\n",
         '    return reporter is None or reporter.state == "Held"\n',
     ),
     _one(
         "registered-before-it-is-reported",
         "the cluster is not paused any more, and nobody knows yet which names run that the backup lacks",
         REGISTRATION,
-        "            return self._is_reported(name)\n",
-        "            return self._is_reported(name) or True\n",
+        "            return await self._is_reported(name)\n",
+        "            return await self._is_reported(name) or True\n",
     ),
     _one(
         "finalizers-not-waited-for",
