@@ -175,6 +175,7 @@ def test_what_was_compared_is_what_is_believed_and_kept(tmp_path: Path) -> None:
     run_real(story())
 
 
+@pytest.mark.slow
 def test_a_server_without_an_authority_of_its_own_says_so() -> None:
     async def story() -> None:
         async with api() as served:

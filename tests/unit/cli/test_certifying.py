@@ -69,6 +69,7 @@ def test_another_state_is_not_accepted(certificate: Path, broken: Path) -> None:
     assert verdict["violation"]["code"] == "digest"
 
 
+@pytest.mark.slow
 def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: Path, tmp_path: Path) -> None:
     plain = documents(resources(json.loads(state.read_bytes())["objects"]))
     held = next(one["status"]["host"] for one in plain if one["kind"] == "Reservation")
@@ -93,6 +94,7 @@ def test_every_answer_knows_that_a_host_is_not_ready(state: Path, certificate: P
     assert json.loads(planned.out)["after"]["covered"] == json.loads(answered.out)["required"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("doubt", "code"), [("unreported", "vm-not-reported"), ("disputed", "location-disputed")])
 def test_every_answer_counts_a_vm_of_which_nobody_can_say_where_it_is(
     state: Path, tmp_path: Path, doubt: str, code: str

@@ -48,6 +48,7 @@ def test_what_takes_long_is_drawn_on_a_terminal() -> None:
     assert "1/3" in text
 
 
+@pytest.mark.slow
 def test_what_is_quick_is_not_drawn() -> None:
     assert drawn(0.05) == ""
 

@@ -8,6 +8,7 @@ from tests.support.pages import FOLDER, PAGES, current
 from outlive.base.errors import ExitCode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_current(page: str) -> None:
     assert (FOLDER / page).read_text(encoding="utf-8") == current(page), "run: python -m tests.support.pages"

@@ -276,6 +276,7 @@ def test_a_slot_that_was_on_its_way_when_its_leader_stopped_holds_one_host_only(
     in_cloud([host("h1", vms=[mine]), host("h2"), mine], story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closing", [{"drain": True}, {"maintenance": "manual"}], ids=["drained", "maintenance"])
 def test_slots_without_vms_leave_a_host_that_takes_none_where_there_is_another_one(closing: dict[str, Any]) -> None:
     mine = vm("v1", "h1")

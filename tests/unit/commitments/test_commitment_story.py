@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
 from msgspec.structs import replace
 from tests.support.loops import run
 from tests.support.sales import FLAVORS, ZONE, Market, asked, batch, host, in_cloud, later, live, project
@@ -51,6 +52,7 @@ def test_slots_stay_where_only_the_cache_has_lost_their_commitment() -> None:
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 def test_slots_stay_where_only_the_cache_says_that_their_commitment_is_over() -> None:
     async def story(market: Market) -> None:
         assert await market.change(batch(project("p1", asked("aaaaaa", 8)))) == ""

@@ -82,6 +82,7 @@ def test_what_controllers_repair_by_themselves_is_no_fault() -> None:
     assert charge_twice(SETTINGS) == []
 
 
+@pytest.mark.slow
 def test_a_disagreement_is_shown_and_is_a_fault_once_it_lasts() -> None:
     strange = vm("v1", "h2")  # its document says h2, and h1 reports it
 
@@ -177,6 +178,7 @@ def test_a_list_of_limes_says_nothing_of_a_commitment_that_changed_since() -> No
     in_cloud([host("h1")], story)
 
 
+@pytest.mark.slow
 def test_with_the_setting_what_lasts_is_repaired_without_being_asked() -> None:
     stranger = vm("v9", "h1", project="p9")
 

@@ -116,6 +116,7 @@ def test_a_batch_that_the_store_refuses_is_not_decided_and_may_be_asked_again() 
     run(scene())
 
 
+@pytest.mark.slow
 def test_a_committed_batch_that_cannot_be_applied_is_a_fault_until_it_can() -> None:
     class Refusing(Dying):
         """A store that takes no commitment."""

@@ -241,11 +241,13 @@ REQUESTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(REQUESTS)
 def test_what_is_written_is_read_back(request: ChangeRequest) -> None:
     assert decode(encode(request), ChangeRequest) == request
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.dictionaries(TEXT.map("x-{}".format), st.integers() | TEXT | st.none(), max_size=2))
 def test_members_that_nobody_knows_change_nothing(request: ChangeRequest, more: dict[str, Any]) -> None:
     document = json.loads(encode(request))

@@ -18,6 +18,7 @@ CALLERS = st.lists(st.tuples(STEPS, STEPS, STEPS, st.none() | STEPS), min_size=1
 """When each comes, how long it is inside, how long it would wait, and when it gives up."""
 
 
+@pytest.mark.slow
 @given(CALLERS, st.integers(min_value=1, max_value=8))
 def test_the_turn_is_one_callers_and_never_lost(callers: list[tuple[int, int, int, int | None]], limit: int) -> None:
     async def claim() -> None:

@@ -58,6 +58,7 @@ def test_only_memory_is_memory() -> None:
         parse_ram("hw_version_g_cores")
 
 
+@pytest.mark.slow
 @given(UUIDS)
 def test_every_uuid_gives_a_legal_name_of_its_own(uuid: str) -> None:
     check_uuid(uuid)
@@ -65,6 +66,7 @@ def test_every_uuid_gives_a_legal_name_of_its_own(uuid: str) -> None:
     check_name(slot_name(commitment_name(uuid), 7))
 
 
+@pytest.mark.slow
 @given(UUIDS, UUIDS)
 def test_two_commitments_have_two_names(one: str, other: str) -> None:
     assert (commitment_name(one) == commitment_name(other)) == (one == other)

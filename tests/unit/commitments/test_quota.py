@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -123,6 +124,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(changes)
 def test_following_vms_leads_to_the_same_as_counting_anew(steps: list[tuple[int, tuple[str, str, str] | None]]) -> None:
     counter, there = UsageCounter(SIZES), dict[str, VmView]()

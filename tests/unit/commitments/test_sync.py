@@ -302,6 +302,7 @@ SLOTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(LISTED, max_size=10), OURS, SLOTS)
 def test_no_list_loses_a_commitment_that_has_not_ended(
     commitments: list[ListedCommitment], existing: list[CommittedResource], slots: list[Reservation]
@@ -318,6 +319,7 @@ def test_no_list_loses_a_commitment_that_has_not_ended(
     assert not kept & with_slots
 
 
+@pytest.mark.slow
 @given(st.lists(LISTED, max_size=10), OURS, SLOTS)
 def test_a_second_run_finds_nothing_left_to_do(
     commitments: list[ListedCommitment], existing: list[CommittedResource], slots: list[Reservation]

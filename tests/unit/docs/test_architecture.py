@@ -66,6 +66,7 @@ def test_modules_to_begin_with_exist() -> None:
             assert (SOURCE / package / module).exists(), f"{package}/{module}"
 
 
+@pytest.mark.slow
 def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:
     indirect: dict[str, set[str]] = {
         module: graph.find_modules_directly_imported_by(module) for module in graph.modules

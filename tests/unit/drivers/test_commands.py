@@ -47,6 +47,7 @@ def test_a_program_that_ends_has_its_code_and_what_it_printed() -> None:
     assert sh("echo out; echo err >&2; exit 4") == Ended(4, "out\n", "err\n")
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long_is_killed_with_its_children() -> None:
     ended = sh("echo half; sleep 1000 & echo $!; wait", limit_s=0.3)
     assert (ended.code, ended.out, ended.killed) == (TIMED_OUT, "", True)

@@ -184,6 +184,7 @@ def test_a_monitor_is_of_one_cluster_and_there_are_not_too_many(given: dict[str,
         StorageSettings(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_each_cluster_is_asked_for_its_own_images_whether_it_is_reached(
     settings: StorageSettings, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ def _ceph(path: Path, notes: Mapping[str, str], *blocked: str) -> RbdCut:
     return RbdCut(commands, addresses, SystemClock(), host="host-1", own="10.0.1.1", lasts_s=3600.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["not ours", '{"epoch": 1, "addresses": ["nowhere"], "images": ["vms/d"]}', "{}"])
 def test_a_note_that_nobody_understands_hides_no_other_host(tmp_path: Path, other: str) -> None:
     note = '{"epoch": 3, "addresses": ["10.0.1.2"], "images": ["vms/d"]}'

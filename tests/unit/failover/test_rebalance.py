@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import fleets
@@ -115,6 +116,7 @@ def test_rules_and_preferences_of_vms_are_obeyed() -> None:
     assert moved(v0=Demands(id="v0", preferred={"h1": 5})) == ["v1"]
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32), st.integers(2, 7), st.integers(0, 30), st.integers(0, 2), st.sampled_from((0.1, 0.2, 0.4))
 )

@@ -28,6 +28,7 @@ async def quick(world: World, **more: object) -> None:
     await world.clock.sleep(6.0)
 
 
+@pytest.mark.slow
 def test_vms_that_can_move_live_leave_a_slow_host_the_important_ones_first() -> None:
     async def story(world: World) -> None:
         await quick(world)

@@ -237,6 +237,7 @@ async def runs_unknown(world: World, host: str) -> Fault:
     )
 
 
+@pytest.mark.slow
 def test_a_name_that_runs_elsewhere_is_not_started_also_where_the_text_of_the_fault_is_not_shown() -> None:
     async def story(world: World) -> None:
         fault = await runs_unknown(world, "kvm-9")

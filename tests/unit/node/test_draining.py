@@ -222,6 +222,7 @@ def test_vm_whose_host_dies_while_a_drain_shuts_it_down_starts_once_its_host_is_
     run(told())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenths", range(0, 10, 2))
 def test_vm_whose_move_has_just_ended_is_not_moved_on_by_the_drain_of_the_host_that_it_left(tenths: int) -> None:
     """Its domain there is still to be destroyed."""

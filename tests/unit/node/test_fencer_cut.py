@@ -155,6 +155,7 @@ def test_isolation_ends_once_the_host_has_joined_in_a_new_boot():
     run(story())
 
 
+@pytest.mark.slow
 def test_order_to_isolate_that_comes_after_the_host_was_let_in_is_taken_back():
     async def story():
         async with site() as s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
@@ -103,6 +104,7 @@ def test_looks_are_no_fewer_any_more_once_the_controller_stops_answering_in_betw
     run(story())
 
 
+@pytest.mark.slow
 def test_controllers_of_strict_hosts_are_read_every_half_minute_and_others_every_minute() -> None:
     async def story() -> None:
         async with site() as s:

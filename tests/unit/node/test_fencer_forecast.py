@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
@@ -17,6 +18,7 @@ async def spared(s: Site, name: str) -> tuple[Spared, ...]:
     return (await s.store.get(Hypervisor, name)).status.spared
 
 
+@pytest.mark.slow
 def test_who_would_have_been_condemned_in_maintenance_is_written_down_once_for_each_silence():
     async def story():
         async with site() as s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.fencing import Site, site
 from tests.support.loops import run
 
@@ -100,6 +101,7 @@ def test_nothing_is_published_where_no_switch_is_known() -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_published_are_only_so_many_hosts_the_longest_silent_first() -> None:
     async def story() -> None:
         async with site() as s:

@@ -61,6 +61,7 @@ def test_new_controller_is_rehearsed_at_once():
     run(story())
 
 
+@pytest.mark.slow
 def test_rehearsals_of_a_fencer_with_a_slow_clock_come_round():
     """Each wait is over somewhat early by such a clock; what is left at the end is less than time can be told apart."""
 

@@ -27,6 +27,7 @@ async def _replaced(s: Site, name: str) -> None:
     s.renew(name)
 
 
+@pytest.mark.slow
 def test_that_nobody_is_condemned_in_a_storm_is_not_told_any_more_once_the_coordinator_that_said_so_has_died():
     async def story():
         async with site() as s:

@@ -70,6 +70,7 @@ def test_release_lets_fencing_go_on_in_a_storm():
     run(story())
 
 
+@pytest.mark.slow
 def test_third_domain_within_ten_minutes_waits_for_a_release():
     async def story():
         async with site() as s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
@@ -138,6 +139,7 @@ def test_fence_that_is_taken_over_stays_quiet_since_it_was_first_seen():
     run(story())
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0.1, 4.0)), min_size=1, max_size=40))
 def test_every_silent_host_is_found_and_nobody_else(changes: list[tuple[int, float]]):
     """Against the plain rule, for five hosts that renew at any time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.node_worlds import at, holders, play, record, vm_of
 
 from outlive.base.errors import Unavailable, Unknown
@@ -88,6 +89,7 @@ class HangingProcess:
         await self._inner.destroy(vm, run_id=run_id, uuid=uuid)
 
 
+@pytest.mark.slow
 def test_host_keeps_its_entry_of_a_guest_until_its_kill_is_known_to_be_done_whatever_a_look_shows() -> None:
     async def story(world: World) -> None:
         role: Any = world.hosts["kvm-1"].daemon.role

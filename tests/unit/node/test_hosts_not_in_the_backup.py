@@ -104,6 +104,7 @@ def test_host_that_was_not_in_the_backup_is_missed_though_its_daemon_was_away_wh
     play(story)
 
 
+@pytest.mark.slow
 def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_what_it_runs() -> None:
     """Though all others had settled before it spoke, and it has its membership again."""
 

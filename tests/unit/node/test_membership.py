@@ -473,6 +473,7 @@ def test_that_a_host_could_not_join_is_reported_no_more_once_another_daemon_of_i
     play(story)
 
 
+@pytest.mark.slow
 def test_host_that_enters_renews_at_once_though_faults_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(self: FaultRecorder, active: object) -> None:
         await asyncio.sleep(10)

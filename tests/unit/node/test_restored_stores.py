@@ -116,6 +116,7 @@ def test_a_host_that_leaves_has_nothing_left_to_register() -> None:
     assert (left.state, left.incarnation) == ("Released", "new")
 
 
+@pytest.mark.slow
 def test_host_that_misses_a_write_in_a_store_that_nobody_says_was_restored_has_the_cluster_paused() -> None:
     async def story(world: World) -> None:
         before = world.store.incarnation

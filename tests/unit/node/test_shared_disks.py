@@ -40,6 +40,7 @@ def _without_locks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world.disks, "lock", lambda volume, by: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["kvm-1", "kvm-2"])
 def test_vm_that_shares_a_disk_waits_while_another_has_it_alone(host: str) -> None:
     async def story(world: World) -> None:
@@ -86,6 +87,7 @@ def test_vm_that_has_a_disk_alone_waits_while_one_runs_that_shares_it(
     play(story, vms=(PAIR[0], VmSpec(name="vm-2", host=host)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_of_one_that_shares_a_disk_and_one_that_has_it_alone_never_both_start(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -210,6 +212,7 @@ def _one_image(world: World, *ids: str) -> list[str]:
     return removed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["rbd+mon-1:vms/x", "rbd+mon-1,mon-2:vms/x"])
 @pytest.mark.parametrize("host", ["kvm-1", "kvm-2"])
 def test_lock_stays_where_a_running_vm_may_have_the_image_under_another_id(host: str, other: str) -> None:

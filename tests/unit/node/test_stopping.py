@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.node_worlds import at, condemn, hears, holders, host_of, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
@@ -45,6 +46,7 @@ def test_guests_of_a_machine_that_goes_down_are_asked_to_end_and_stay_held() -> 
     play(story, vms=TWO)
 
 
+@pytest.mark.slow
 def test_vms_of_a_machine_that_went_down_start_again_when_it_is_back() -> None:
     async def story(world: World) -> None:
         await world.do("stop-daemon", {"hosts": ["kvm-1"], "goingDown": True})

@@ -219,6 +219,7 @@ async def have_all_asked(world: World) -> None:
     await compare_and_swap(world.store, Cluster, CLUSTER, change, clock=world.clock)
 
 
+@pytest.mark.slow
 def test_vm_that_was_ended_is_handed_to_recovery_in_one_write() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})
@@ -267,6 +268,7 @@ def test_guests_that_cannot_be_asked_are_not_taken_for_stuck(monkeypatch: pytest
     play(story)
 
 
+@pytest.mark.slow
 def test_host_that_was_left_says_so_until_the_storage_answers_also_after_a_restart_of_its_daemon() -> None:
     async def story(world: World) -> None:
         await world.do("cut", {"network": "storage", "hosts": ["kvm-1"]})

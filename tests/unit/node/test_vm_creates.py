@@ -249,6 +249,7 @@ def test_target_of_a_move_whose_gate_shuts_after_it_entered_gives_its_entry_back
     play(story)
 
 
+@pytest.mark.slow
 def test_target_of_a_move_whose_gate_shuts_after_its_entry_asks_again_with_growing_pauses() -> None:
     async def story(world: World) -> None:
         guard = _shut(world, "kvm-2", 1000)

@@ -175,6 +175,7 @@ def test_lock_of_a_living_host_stays_where_another_vm_has_the_disk(host: str, ve
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host=host)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["kvm-1", "kvm-2"])
 def test_lock_stays_although_it_is_of_a_guest_whose_document_is_gone(host: str) -> None:
     async def story(world: World) -> None:
@@ -205,6 +206,7 @@ def test_lock_at_the_own_address_stays_where_a_guest_here_has_a_disk_that_its_de
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
 
 
+@pytest.mark.slow
 def test_lock_that_was_seen_later_than_another_of_its_host_is_reported_on_by_itself() -> None:
     async def story(world: World) -> None:
         await _reboot(world, "kvm-2")
@@ -276,6 +278,7 @@ def test_the_lock_of_a_client_that_is_no_host_goes_by_force_alone_and_the_vm_sta
     play(story)
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_living_host_left_behind_goes_once_its_figures_say_that_the_vm_is_not_there() -> None:
     async def story(world: World) -> None:
         await _reboot(world, "kvm-2")

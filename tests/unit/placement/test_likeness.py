@@ -33,6 +33,7 @@ def answer(engine: Engine, asked: PlacementRequest) -> Offer | type[RunRefused]:
         return type(error)
 
 
+@pytest.mark.slow
 def test_vms_whose_questions_are_alike_get_the_same_answer() -> None:
     pipelines = PipelineTable.shipped()
     alike = 0

@@ -97,6 +97,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.sampled_from([None, True, False]))
 def test_a_yaml_file_means_what_it_means_to_pyyaml(value: Any, flow: bool | None) -> None:
     raw = yaml.safe_dump([value], allow_unicode=True, default_flow_style=flow).encode()
@@ -161,6 +162,7 @@ def test_what_a_plain_value_does_not_need_is_refused(raw: bytes) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.slow
 def test_a_request_is_read_in_slices_and_has_no_aliases() -> None:
     assert asyncio.run(parse_request(b"a: 1\n---\nb: 2\n")) == [{"a": 1}, {"b": 2}]
     with pytest.raises(BadInput, match="alias"):

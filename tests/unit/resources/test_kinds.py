@@ -237,6 +237,7 @@ def test_a_condition_keeps_its_place_and_its_neighbours() -> None:
     assert condition((a, b), "C") is None
 
 
+@pytest.mark.slow
 @given(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,5}[a-z0-9])?){0,3}", fullmatch=True))
 def test_dns_names_are_names(name: str) -> None:
     check_name(name)

@@ -48,6 +48,7 @@ async def in_flight(store: MemoryStore) -> list[str]:
     return [one.spec.target_host async for one in list_all(store, Reservation) if one.spec.type == IN_FLIGHT]
 
 
+@pytest.mark.slow
 def test_room_and_history_follow_novas_call_and_the_room_goes_when_the_vm_is_seen() -> None:
     async def story(store: MemoryStore, made: UpRole) -> None:
         await asyncio.sleep(60)
@@ -85,6 +86,7 @@ def test_what_was_not_seen_ends_and_its_history_is_forgotten(monkeypatch: pytest
     lived(12, story)
 
 
+@pytest.mark.slow
 def test_flavor_groups_have_a_version_and_detectors_find_by_records() -> None:
     async def story(store: MemoryStore, made: UpRole) -> None:
         await store.create(steal(("v00", "h00", 50.0), ("of-nova", "h01", 50.0)))

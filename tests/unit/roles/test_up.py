@@ -110,6 +110,7 @@ async def a_minute(store: MemoryStore, made: UpRole) -> None:
     assert await coverage(store) == {f"v{number:02}": True for number in range(VMS)}
 
 
+@pytest.mark.slow
 def test_a_fleet_is_covered_within_a_minute_and_slots_are_acknowledged() -> None:
     slots = lived(1, a_minute)
     assert slots

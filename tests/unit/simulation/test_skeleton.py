@@ -45,6 +45,7 @@ async def _lost(world: World, verb: str, **arguments: Any) -> tuple[set[str], Vi
     return promised, vm, took_s
 
 
+@pytest.mark.slow
 def test_vm_of_a_host_without_power_runs_in_its_promised_slot_within_twelve_seconds() -> None:
     async def story() -> None:
         world = _world()

@@ -178,6 +178,7 @@ def test_what_is_no_database_is_refused_and_left_untouched(tmp_path: Path) -> No
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await opened(tmp_path)
