@@ -174,7 +174,7 @@ def test_one_machine_that_wants_two_names_of_two_servers_at_once() -> None:
         for name in ("join-1", "join-2"):
             await store.create(Token(metadata=ObjectMeta(name=name), role="join", digest=digest_of(name.encode())))
         servers = [HostJoin(store, tokens, clock=SystemClock(), ids=SystemIds()) for _ in range(2)]
-        asked = [server._joined(f"join-{n}", Joining(f"kvm-{n}", "a" * 32)) for n, server in enumerate(servers, 1)]
+        asked = [server._exchange(f"join-{n}", Joining(f"kvm-{n}", "a" * 32)) for n, server in enumerate(servers, 1)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         good = [one.host for one in answers if not isinstance(one, BaseException)]
         kept = [one.host for one in (await store.list(Token)).items if one.machine_id]

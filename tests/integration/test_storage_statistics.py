@@ -135,7 +135,9 @@ def test_a_daemon_that_is_out_is_a_fault_until_it_is_in_again(cloud: Cloud) -> N
     cloud.ceph.ceph("osd", "out", "2")
     cloud.until(lambda: "storage-daemon-out.2" in cloud.faults())
     fault = cloud.all("faults")["storage-daemon-out.2"]
-    assert (fault["delta"], fault["metadata"]["labels"]) == (50, {"outlive.dev/reporter": "primary"})
+    labels = fault["metadata"]["labels"]
+    assert (fault["delta"], labels["outlive.dev/reporter"]) == (50, "primary")
+    assert labels["outlive.dev/written-by"] in cloud.all("hypervisors")
     cloud.until(lambda: cloud.all("storagedaemons")["2"]["status"].get("in", False) is False)
     cloud.ceph.ceph("osd", "in", "2")
     cloud.until(lambda: "storage-daemon-out.2" not in cloud.faults())
