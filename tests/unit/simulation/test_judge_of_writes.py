@@ -21,14 +21,14 @@ from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, author
 
 from outlive.base.clock import LoopClock, as_datetime
-from outlive.resources import (
-    Membership,
-    VirtualMachine,
-)
-from outlive.resources.memberships import FenceRecord
+from outlive.resources import Membership, ObjectRef, VirtualMachine
+from outlive.resources.memberships import FenceRecord, MemberState
+from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import Recovery, RecoveryStep
+from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.simulation.judges.judge import PACE_WRITES
 from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT
+from outlive.simulation.stores import _author
 
 _replace = msgspec.structs.replace
 
@@ -57,6 +57,25 @@ def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behi
     for members in ((make_member("h1"),), ()):
         assert judged(story_of(False, *members)) == ["one-writer"]
         assert judged(story_of(True, *members)) == []
+
+
+def test_host_reports_a_fault_of_a_vm_that_is_not_its_own_only_while_it_does_not_know_better() -> None:
+    def story_of(state: MemberState, restored: bool = False) -> Any:
+        async def story(bench: Bench) -> None:
+            bench.judge.truth.restored, bench.store.incarnation = restored, "anew"
+            bench.store.load([make_vm(make_holder("h2")), make_member("h3", state=state)])
+            subject = ObjectRef(kind="VirtualMachine", name="vm-1")
+            lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
+            token = _author.set(author("h3", "daemon"))
+            try:
+                await FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3").record([lost])
+            finally:
+                _author.reset(token)
+
+        return story
+
+    assert judged(story_of("Held")) == ["one-writer"]
+    assert judged(story_of("Revoked")) == judged(story_of("Held", restored=True)) == []
 
 
 def test_lists_beyond_their_limits_are_found() -> None:

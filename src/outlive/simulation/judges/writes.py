@@ -10,7 +10,7 @@ from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions import host_refusal, needed_facts, write_refusal
 from outlive.node.primary import ROLE
-from outlive.resources import Cluster, Election, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Election, Fault, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.vms import RECOVERY_STEPS
 from outlive.resources.writers import ADMIN, table_refusal
@@ -27,8 +27,9 @@ FINDINGS_LIMIT: Final = 6
 def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules.
 
-    But for a host that has yet to notice that the store went back once more behind its Membership: it registers what it
-    runs in the epoch that it had, the server refuses that, and the host enters anew.
+    But for a host that has yet to notice something, whose writes the server refuses until it has: that the store went
+    back once more behind its Membership, so that it registers what it runs in the epoch that it had; or that, or that
+    it was condemned, while it stood still, so that it reports faults of VMs that are not its own any more.
     """
     if ADMIN in author.writers:
         return ""
@@ -63,7 +64,12 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
 
 
 def _as_its_host_knows(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
-    """The facts, where the store went back behind the host's Membership, as if it knew the one that the host enters."""
+    """The facts, where the store went back behind the host's Membership, as if it knew the one that the host enters;
+    without the VM of a fault there, and where the host was condemned."""
+    if isinstance(after, Fault):
+        member = truth.store.look_member(host)
+        unaware = truth.forgotten(host) or (member is not None and member.state != "Held")
+        return replace(facts, vm=None) if unaware else facts
     if not truth.forgotten(host) or not isinstance(after, VirtualMachine):
         return facts
     entered = [one for one in after.status.holders if one.hypervisor == host]
