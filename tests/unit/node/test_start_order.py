@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.judges import judged, make_holder, make_member, make_vm
 from tests.support.node_worlds import at, play, set_status, vm_of
+from tests.support.virtual_hosts import Bench
 
 from outlive.node.vm.start_order import (
     LINK_S,
     NamedVm,
+    OrderMemory,
     StartOrderInput,
     StartOrderResult,
+    _runs,
     circles,
     in_order,
     start_order,
 )
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.policies import RecoveryPolicy
+from outlive.resources.vms import Migration, MigrationPhase
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -218,6 +224,21 @@ def test_vm_between_two_hosts_is_not_believed_to_run() -> None:
 
     vms = (VmSpec(name="vm-1", host="kvm-2"), VmSpec(name="vm-2", host="kvm-1", start_after=("vm-1",)))
     play(story, hosts=3, vms=vms)
+
+
+@pytest.mark.parametrize(("phase", "runs"), [("requested", True), ("transferring", False), ("transferred", False)])
+def test_source_of_a_move_is_believed_that_its_guest_runs_until_the_transfer(phase: str, runs: bool) -> None:
+    async def story(bench: Bench) -> None:
+        move = Migration(id="m", source="h2", target="h3", phase=MigrationPhase(phase))
+        vm = make_vm(msgspec.structs.replace(make_holder("h2"), seen="running"), migration=move)
+        node: Any = SimpleNamespace(host="h1", store=bench.store)
+        memory = OrderMemory(fence="", since_s=0.0)
+        for seq in (1, 2):
+            bench.store.load([make_member("h2", epoch=1, seq=seq)])
+            found = await _runs(node, vm, memory)
+        assert found is runs
+
+    judged(story)
 
 
 async def _until_phase(world: World, phase: str) -> None:

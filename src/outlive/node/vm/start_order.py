@@ -321,8 +321,8 @@ async def _look(node: VmContext, name: str, memory: OrderMemory) -> NamedVm:
 
 async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> bool:
     move = active_move(vm)
-    if move is not None and move.phase is MigrationPhase.TRANSFERRED:
-        return False  # it is paused on one host, and its target has yet to report that it runs
+    if move is not None and move.phase in (MigrationPhase.TRANSFERRING, MigrationPhase.TRANSFERRED):
+        return False  # its guest may end at the source, which waits for what becomes of it at the target
     for holder in vm.status.holders:
         if holder.role or holder.seen != "running":
             continue
