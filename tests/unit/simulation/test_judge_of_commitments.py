@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 from tests.support.judges import judged as judged_as_it_is
+from tests.support.judges import make_holder, make_member, make_vm
 from tests.support.virtual_hosts import GIB, Bench
 
+from outlive.base.clock import LoopClock, as_datetime
 from outlive.resources import (
     COMMITTED,
     Amounts,
@@ -185,6 +188,21 @@ def test_a_commitment_that_is_called_ready_without_its_slots_is_found() -> None:
         bench.judge.rest()
 
     assert judged(story) == ["S4"]
+
+
+@pytest.mark.parametrize(("ago_s", "found"), [(0.0, []), (121.0, ["room"])])
+def test_slots_of_commitments_may_be_too_many_for_their_time_of_grace_after_a_vm_came(
+    ago_s: float, found: list[str]
+) -> None:
+    async def story(bench: Bench) -> None:
+        there = host("vm-1", "vm-2")
+        since = as_datetime(LoopClock().now()) - timedelta(seconds=ago_s)
+        vm = make_vm(replace(make_holder(there.name), since=since))
+        sold = [commitment(NAMES[0]), commitment(NAMES[1]), slot("s1", NAMES[0], "vm-1"), slot("s2", NAMES[1])]
+        bench.store.load([there, vm, make_member(there.name), *sold])
+        bench.judge.rest()
+
+    assert [one for one in judged(story) if one == "room"] == found
 
 
 def test_room_that_a_vm_has_and_that_is_sold_is_found_unless_the_vm_uses_what_was_sold() -> None:

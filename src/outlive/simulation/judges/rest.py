@@ -8,9 +8,11 @@ check of the product.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
+from outlive.commitments.settings import CommitmentSettings
 from outlive.node.vm.states import is_ignored
 from outlive.resources import (
     COMMITTED,
@@ -364,13 +366,18 @@ def _members(slot: Reservation) -> dict[str, str]:
     return status.allocations if status is not None else {}
 
 
+COMMITMENTS_GRACE: Final = timedelta(seconds=float(CommitmentSettings().oversubscription_grace_period))
+"""How long the slots of commitments on a host may be more than fit before one of them leaves."""
+
+
 def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
     """Hosts on which VMs leave no room for the slots; a slot whose VM has landed is that VM, and what VMs use of a
     commitment's slot is theirs.
 
     A slot that says that it is not ready promises nothing: nobody may be reported covered by it, which is S3, and it
     goes once the brake on removals lets it. Hosts whose VMs alone are too many are excepted: users may ask for that. A
-    slot with a consumer counts as that VM, which is bound for the host.
+    slot with a consumer counts as that VM, which is bound for the host. Slots of commitments may be too many for their
+    time of grace after a VM came to the host.
     """
     store = truth.store
     slots = [one for one in store.all_of(Reservation) if one.spec.type in (FAILOVER, COMMITTED) and one.status.host]
@@ -379,11 +386,18 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
         if capacity is None or host.status.allocation is None or host.status.lost:
             continue
         listed = {one.id for one in host.status.instances}
+        since = as_datetime(LoopClock().now()) - COMMITMENTS_GRACE
+        lately = any(
+            one.hypervisor == host.name and one.since is not None and one.since > since
+            for vm in map(truth.vm, listed)
+            for one in (vm.status.holders if vm is not None else ())
+        )
         blocks = [
             one
             for one in slots
             if one.status.host == host.name
             and promises(one)
+            and not (lately and one.spec.type == COMMITTED)
             and not (one.status.consumer is not None and one.status.consumer.vm in listed)
         ]
         coming = [one.spec.resources for one in blocks if one.status.consumer is not None]
