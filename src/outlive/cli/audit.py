@@ -77,10 +77,10 @@ async def verify(
         "omitted": found.omitted,
     }
     begin = f", from number {found.first} of {found.begin:%Y-%m-%d %H:%M:%S} on" if found.begin is not None else ""
-    told = [f"{found.entries} entries in {len(files)} files follow from each other{begin}, up to {found.digest}"]
+    lines = [f"{found.entries} entries in {len(files)} files follow from each other{begin}, up to {found.digest}"]
     if found.omitted:
-        told.append(f"{found.omitted} entries are missing in it: it says so itself, and where")
-    output.show(document, lambda: told)
+        lines.append(f"{found.omitted} entries are missing; the log says where (field omitted)")
+    output.show(document, lambda: lines)
 
 
 def _files(access: Access) -> list[Path]:

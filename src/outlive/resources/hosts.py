@@ -201,7 +201,7 @@ class StorageLoss(Part, frozen=True, kw_only=True):
     unreached: bool = False
     """Whether the host itself does not reach the storage of some of them, or of VMs that have left it since."""
     places: tuple[str, ...] = ()
-    """The places of storage that it does not reach, such as ``rbd:vms``; ``rbd:`` stands for all of that kind."""
+    """The places of storage that it does not reach, such as ``rbd:vms``; ``rbd:`` means all of that kind."""
     vms: int = 0
     """How many of them are concerned."""
     why: str = ""

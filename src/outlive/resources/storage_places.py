@@ -1,7 +1,7 @@
 """Places of storage: what is reached or not as a whole, such as a pool, a mounted file system, a device.
 
 A disk is named as in ``outlive.resources.definitions``, a place likewise: ``rbd:POOL``, ``rbd+MONITOR,…:POOL``,
-``file:/FOLDER``, ``block:/dev/…``, ``drbd:RESOURCE``. A place without a name (``block:``) stands for all of its kind,
+``file:/FOLDER``, ``block:/dev/…``, ``drbd:RESOURCE``. A place without a name (``block:``) means all of its kind,
 the empty one for all storage.
 """
 
@@ -31,7 +31,7 @@ def place_of(disk: str) -> str:
 
 
 def lies_in(disk: str, place: str) -> bool:
-    """Whether the disk lies in the place, as far as can be told; true where it cannot be told.
+    """Whether the disk lies in the place, as far as its id says; true where the id does not say.
 
     Ceph clusters are named by their monitors, of which a definition may name some, or none.
     """

@@ -46,7 +46,7 @@ SHARE_MIN_BYTES: Final = 256 * 1024
 SHOWN_S: Final = 3600.0
 """How long a fault names a token after its last entry that was only counted."""
 SUMMARY: Final = "summary"
-"""The verb of an entry that stands for several."""
+"""The verb of an entry that counts several."""
 COUNT_TEXT: Final = 80
 """Characters of what a summary counts."""
 _DIGEST: Final = b',"digest":"'
@@ -65,7 +65,7 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     files: int = 64
     """Files that are kept; of more, the oldest goes."""
     keep: Duration = Duration(30 * DAY_S)
-    """How long entries are to be kept: a fault tells where ``files`` are too few for that, and no token writes more
+    """How long entries are to be kept: a fault says where ``files`` are too few for that, and no token writes more
     than half of what fits into them within that time."""
 
     def __post_init__(self) -> None:
@@ -280,7 +280,7 @@ class _Spent:
         self.due = at
         """When the next summary may be written."""
         self.counts = Counter[str]()
-        """What no summary tells yet."""
+        """What is in no summary yet."""
         self.counted = 0
         """Entries that were only counted, until a fault names the token no more."""
         self.counted_at: Instant | None = None

@@ -119,12 +119,12 @@ class Disks:
 
     def place(self, volume: str) -> str:
         """By the driver of its kind; nowhere where this host has none."""
-        driver = self._asked(volume)
+        driver = self._find_driver(volume)
         return driver.place(volume) if driver is not None else ""
 
     async def check_reach(self, places: tuple[str, ...]) -> dict[str, str]:
         """Of all of them at once; what cannot be asked now is left out."""
-        asked = [(place, driver) for place in places[:PLACES_LIMIT] if (driver := self._asked(place)) is not None]
+        asked = [(place, driver) for place in places[:PLACES_LIMIT] if (driver := self._find_driver(place)) is not None]
         questions = (driver.check_reach(place) for place, driver in asked)
         answers = await asyncio.gather(*questions, return_exceptions=True)
         found: dict[str, str] = {}
@@ -137,8 +137,8 @@ class Disks:
                 found[place] = answer
         return found
 
-    def _asked(self, name: str) -> Locks | None:
-        """Who can say something of a disk or a place."""
+    def _find_driver(self, name: str) -> Locks | None:
+        """The driver of the kind of a disk or a place; ``None`` where this host has none."""
         return None if is_option(name) else driver_of(self._kinds, name.partition(":")[0])
 
     async def release(self, lock: DiskLock) -> None:

@@ -216,7 +216,7 @@ class VmMemory:
     resume_s: float = 0.0
     """… and when the next time may be (monotonic)."""
     left_storage: tuple[str, str] = ("", "")
-    """Run that this host ended because storage did not serve it, and why, until recovery has been told."""
+    """Run that this host ended because storage did not serve it, and why, until recovery knows."""
     order: OrderMemory | None = None
     """While it may start and does not run yet, if it starts after others."""
 

@@ -16,7 +16,7 @@ first may be older than its writing.
 A disk that several virtual machines share (``spec.sharedDisks``) is asked for no locks: a partner that lives has it
 open. Who held this very one is proven to write no more before it starts, as for every disk. Definitions keep away who
 does not share it (``unshared``): one that shares a disk waits for as long as another is defined that has it alone, and
-one that has it alone for as long as another may run that shares it. Each looks after its own hold was acknowledged, and
+one that has it alone for as long as another may run that shares it. Each looks once its own hold is acknowledged, and
 what it looks at of the other was written before the other looked: of two that start at once at least one waits.
 
 What this does not give: a lock that is taken right after it was read; and guests that Outlive did not make, whose disks
