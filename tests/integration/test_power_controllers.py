@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from lab.bmc import PASSWORD, USERNAME, HalfOpen, Ipmi, Redfish, StateFile
 from tests.support.loops import run_real
+from tests.support.odd_redfish import WORKING, OddRedfish
 
 from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
 from outlive.drivers.bmc import Credential, PowerControllers
-from outlive.drivers.bmc.ipmi import uuid_of
+from outlive.drivers.bmc.driver import uuid_of
 from outlive.drivers.bmc.program import ProgramDriver
-from outlive.drivers.bmc.redfish import reading_of
-from outlive.node.ports import PowerReading, PowerState
+from outlive.drivers.bmc.redfish import RedfishDriver, reading_of
+from outlive.node.ports import PowerReading, PowerRefused, PowerState
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 
 UUID = "4c4c4544-0051-3010-8052-b4c04f4d4b32"
@@ -150,7 +151,8 @@ def test_a_uuid_is_read_in_the_order_of_bytes_in_which_it_is_the_hosts() -> None
     known = uuid.UUID(UUID)
     for raw in (known.bytes, known.bytes_le, known.bytes[::-1]):
         assert uuid_of(raw, UUID) == UUID
-        assert uuid_of(raw, str(uuid.UUID(int=7))) != UUID or raw == known.bytes_le
+        assert uuid_of(raw, str(uuid.UUID(int=7))) is None
+    assert uuid_of(bytes(16), str(uuid.UUID(int=0))) is None, "which any number of machines may say"
 
 
 # --- Redfish
@@ -209,6 +211,87 @@ def test_a_hung_redfish_service_is_unavailable_and_carries_out_nothing_later(red
     redfish.go_on()
     assert run_real(port().read(host("redfish", redfish.address, fingerprint=pinned(redfish)))).system_uuid == UUID
     assert redfish.commands == 0
+
+
+# --- Redfish as BMCs have it
+
+
+@pytest.fixture
+def odd(tmp_path: Path, system: StateFile) -> Iterator[Callable[[str], OddRedfish]]:
+    made: list[OddRedfish] = []
+
+    def start(oddities: str) -> OddRedfish:
+        one = OddRedfish(tmp_path, f"odd-{len(made)}", UUID, system.hook, oddities)
+        made.append(one)
+        one.start()
+        return one
+
+    yield start
+    for one in made:
+        one.stop()
+
+
+@pytest.mark.parametrize("oddity", WORKING)
+@pytest.mark.parametrize("path", ["", "/redfish/v1/Systems/1", "/redfish/v1/Systems/1/"])
+def test_an_odd_bmc_is_read_and_switches(odd, system: StateFile, oddity: str, path: str) -> None:
+    bmc = odd(oddity)
+    here, bmcs = host("redfish", f"http://{bmc.host}:{bmc.port}{path}"), port(drivers={"redfish": RedfishDriver()})
+    run_real(bmcs.off(here))
+    assert not system.is_on
+    run_real(bmcs.off(here))
+    assert run_real(bmcs.read(here)) == PowerReading(state=PowerState.OFF, system_uuid=UUID)
+    run_real(bmcs.on(here))
+    assert system.is_on
+    assert run_real(bmcs.check(here)) == ""
+    assert bmc.commands == 3
+
+
+def test_a_session_is_used_again_and_replaced_when_it_ends(odd) -> None:
+    bmc = odd("session")
+    here, bmcs = host("redfish", bmc.address), port(drivers={"redfish": RedfishDriver()})
+    for _ in range(45):
+        assert run_real(bmcs.read(here)).state is PowerState.ON
+    opened = [one for one in bmc.requests if one.startswith("POST")]
+    assert (len(opened), bmc.sessions) == (3, 1), "each is good for twenty requests"
+    assert "refuses user admin or the password: the user name" in says(port(password="wrong").read(here))
+    assert "it gives user admin no session: all sessions are taken" in says(
+        port(drivers={"redfish": RedfishDriver()}).read(host("redfish", odd("no-session").address))
+    )
+    assert "auth 'digest' is neither basic nor session" in says(bmcs.read(host("redfish", bmc.address, auth="digest")))
+
+
+def test_a_bmc_that_is_to_be_asked_by_sessions_never_sees_basic_authentication(odd) -> None:
+    bmc = odd("session")
+    run_real(port(drivers={"redfish": RedfishDriver()}).read(host("redfish", bmc.address, auth="session")))
+    assert [one.split()[0] for one in bmc.requests] == ["GET", "POST", "GET"]
+    assert "disabled" in says(
+        port(drivers={"redfish": RedfishDriver()}).read(host("redfish", bmc.address, auth="basic"))
+    )
+
+
+def test_a_password_follows_no_redirect_to_another_host(odd) -> None:
+    bmc = odd("elsewhere")
+    for call in (port().read, port().off):
+        assert f"it sends us elsewhere, to http://127.0.0.2:{bmc.port}" in says(call(host("redfish", bmc.address)))
+    assert len(bmc.requests) == 2
+
+
+def test_an_order_that_is_refused_says_what_the_bmc_said(odd, system: StateFile) -> None:
+    readonly = host("redfish", odd("readonly").address)
+    with pytest.raises(PowerRefused, match="user admin may not do that: the account is read-only"):
+        run_real(port().off(readonly))
+    assert run_real(port().check(readonly)) == (
+        "its user admin may not switch it off (role ReadOnly): give it the role Operator there"
+    )
+    no_off = host("redfish", odd("no-off").address)
+    assert "ForceOff is not supported for Reset" in says(port().off(no_off))
+    assert run_real(port().check(no_off)) == (
+        "its system does not take ForceOff, only On, GracefulShutdown: see its firmware"
+    )
+    missing = host("redfish", odd("").address + "9")
+    with pytest.raises(PowerRefused, match=r"it has no .*: there is no /redfish/v1/Systems/19"):
+        run_real(port().read(missing))
+    assert system.is_on
 
 
 # --- programs, and settings

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Conflict, NotFound, Unavailable
+from outlive.base.errors import Conflict, NotFound, Unavailable, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
-from outlive.node.ports import PowerReading, PowerState
+from outlive.node.ports import PowerReading, PowerRefused, PowerState
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -57,7 +57,10 @@ class Controller:
         self.on = True
         self.mode = "ok"
         """``dead``, ``lying`` (says off and does nothing), ``stuck`` (does nothing and says so),
-        ``always-off`` (does nothing and says off)."""
+        ``always-off`` (does nothing and says off), ``refuses`` (answers no to orders), ``unsure`` (answers that it does
+        not know the order)."""
+        self.obstacle = ""
+        """What a check finds."""
         self.delay_s = 0.05
         self.offs: list[float] = []
         self.ons: list[float] = []
@@ -89,8 +92,15 @@ class Power:
     async def off(self, host: Hypervisor) -> None:
         controller = await self._reach(host)
         controller.offs.append(LoopClock().monotonic())
+        if controller.mode == "refuses":
+            raise PowerRefused("user op may not do that: the account is read-only")
+        if controller.mode == "unsure":
+            raise Unknown("it may or may not switch off: ForceOff is not supported for Reset")
         if controller.mode == "ok":
             controller.on = False
+
+    async def check(self, host: Hypervisor) -> str:
+        return (await self._reach(host)).obstacle
 
     async def on(self, host: Hypervisor) -> None:
         controller = await self._reach(host)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from lab.bmc import PASSWORD, USERNAME, Ipmi, Redfish, StateFile, Strip
 from tests.conformance.claims import Subject
 from tests.conformance.ports import harness
+from tests.support.odd_redfish import OddRedfish
 
 from outlive.drivers.bmc import Credential, PowerControllers
 from outlive.drivers.bmc.controllers import DRIVERS
@@ -19,6 +21,7 @@ from outlive.drivers.bmc.program import ProgramDriver
 from outlive.node.ports import PowerPort, PowerReading
 from outlive.resources import FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 
+Kind = Callable[[Path, str, str, Sequence[str]], Ipmi | Redfish | Strip]
 LIMIT_S = 4.0
 SLOW_S = 6.0
 
@@ -47,6 +50,9 @@ class _Killable:
     async def on(self, host: Hypervisor) -> None:
         await self._called(self._port.on(host))
 
+    async def check(self, host: Hypervisor) -> str:
+        return await self._called(self._port.check(host))
+
     async def _called(self, call):
         task = asyncio.ensure_future(call)
         self._calls[task] = None
@@ -61,7 +67,7 @@ class RealPower:
 
     settle_s = 0.3
 
-    def __init__(self, path: Path, driver: str, kind: type[Ipmi] | type[Redfish] | type[Strip]) -> None:
+    def __init__(self, path: Path, driver: str, kind: Kind) -> None:
         self._systems = {name: StateFile(path / f"system-{name}").create() for name in ("a", "b", "c")}
         uuids = {name: str(uuid.uuid4()) for name in ("a", "b")}
         self._controllers = {name: kind(path, name, said, self._systems[name].hook) for name, said in uuids.items()}
@@ -120,6 +126,8 @@ class RealPower:
 
 
 def options_of(controller: Ipmi | Redfish | Strip) -> dict[str, str]:
+    if isinstance(controller, OddRedfish):
+        return {}
     if isinstance(controller, Ipmi):
         return {"cipherSuite": "3"}
     if isinstance(controller, Strip):
@@ -127,19 +135,23 @@ def options_of(controller: Ipmi | Redfish | Strip) -> dict[str, str]:
     return {"certificateAuthority": controller.certificate.read_text(encoding="utf-8")}
 
 
-def _subject(
-    driver: str, kind: type[Ipmi] | type[Redfish] | type[Strip], component: str = ""
-) -> Subject[harness.PowerHarness]:
+def _subject(driver: str, kind: Kind, component: str = "", name: str = "") -> Subject[harness.PowerHarness]:
     @asynccontextmanager
     async def opened(path: Path) -> AsyncIterator[harness.PowerHarness]:
         with contextlib.closing(RealPower(path, driver, kind)) as one:
             yield one
 
-    return Subject(driver, opened, component=component)
+    return Subject(name or driver, opened, component=component)
+
+
+def _odd(oddities: str) -> Subject[harness.PowerHarness]:
+    return _subject("redfish", partial(OddRedfish, oddities=oddities), name=f"redfish-{oddities}")
 
 
 POWER: tuple[Subject[harness.PowerHarness], ...] = (
     _subject("ipmi", Ipmi, "ipmi"),
     _subject("redfish", Redfish),
     _subject("command", Strip),
+    _odd("slash+session+oem+bom"),
+    _odd("moved+info+moody"),
 )

@@ -9,6 +9,7 @@ import pytest
 from tests.support.fencing import BEFORE_S, SleepyClock, SlowClock, four_hosts, site
 from tests.support.loops import run
 
+from outlive.node.fencing.rehearsals import CHECKED_EVERY_S, EVERY_S
 from outlive.resources import Hypervisor
 
 
@@ -157,5 +158,47 @@ def test_good_rehearsals_are_written_again_while_their_host_lives():
             host = await s.store.get(Hypervisor, "d")
             assert host.status.rehearsed == "ok"
             assert (await s.record("d")).seq - host.status.rehearsed_seq <= 400
+
+    run(story())
+
+
+def test_a_controller_that_would_refuse_the_order_is_told_before_it_is_needed_and_again_when_it_is_mended():
+    """What it says of itself takes nothing away: an order that it carries out all the same is proven by readings."""
+
+    async def story():
+        async with site() as s:
+            await four_hosts(s)
+            s.power.controllers["d"].obstacle = "its user op may not switch it off (role ReadOnly)"
+            await asyncio.sleep(CHECKED_EVERY_S + EVERY_S)
+            assert "role ReadOnly" in (await s.store.get(Hypervisor, "d")).status.rehearsed
+            s.power.controllers["d"].obstacle = ""
+            await asyncio.sleep(EVERY_S + 5)
+            assert (await s.store.get(Hypervisor, "d")).status.rehearsed == "ok"
+            s.power.controllers["d"].obstacle = "its user op may not switch it off (role ReadOnly)"
+            await asyncio.sleep(CHECKED_EVERY_S + EVERY_S)
+            s.silence("d")
+            await s.until_dead("d")
+            assert (await s.record("d")).proof.kind == "power"
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("refuses", "its power controller refused the command to switch off: user op may not do that: the account is"),
+        ("unsure", "after the command (never_off); it may or may not switch off: ForceOff is not supported for Reset"),
+    ],
+)
+def test_why_a_host_is_not_proven_dead_is_what_its_controller_said(mode: str, why: str):
+    async def story():
+        async with site() as s:
+            await four_hosts(s)
+            s.power.controllers["d"].mode = mode
+            s.silence("d")
+            await s.until("d", lambda record: record.fence.phase == "unconfirmed")
+            record = await s.record("d")
+            assert why in record.fence.unproven_why
+            assert record.dead_through == 0
 
     run(story())

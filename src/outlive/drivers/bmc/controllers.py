@@ -43,7 +43,17 @@ class PowerControllers:
         """See ``PowerPort``."""
         await self._send(Order.ON, host)
 
+    async def check(self, host: Hypervisor) -> str:
+        """See ``PowerPort``."""
+        driver, target = await self._reached(host)
+        return await driver.check(target)
+
     async def _send(self, order: Order, host: Hypervisor) -> PowerReading | None:
+        driver, target = await self._reached(host)
+        return await driver.send(order, target)
+
+    async def _reached(self, host: Hypervisor) -> tuple[Driver, Target]:
+        """The driver of its BMC, and what the driver needs."""
         fencing = host.spec.fencing
         if fencing.driver in NONE:
             raise NotFound(f"{host.name} has no power controller", remedy="give it one in spec.fencing")
@@ -67,7 +77,7 @@ class PowerControllers:
             expected_uuid=fencing.system_uuid,
             limit_s=self._limit_s,
         )
-        return await driver.send(order, target)
+        return driver, target
 
     async def _credential(self, secret: str) -> Credential:
         """Nothing was sent yet, whatever is wrong with it."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from outlive.base.errors import Unavailable
-from outlive.node.ports import PowerReading
+from outlive.node.fencing.identity import is_unset, system_key
+from outlive.node.ports import PowerReading, PowerRefused
 
 SAID_LENGTH: Final = 200
 """What is quoted of what a controller or a tool says."""
@@ -73,22 +75,28 @@ class Driver(Protocol):
         """
         ...
 
+    async def check(self, target: Target) -> str:
+        """See ``PowerPort.check``."""
+        ...
 
-class Refusal(NamedTuple):
-    """Words of a tool, and what they mean to whoever has to mend it."""
+
+class Failure(NamedTuple):
+    """Words of a tool or a BMC, and what they mean to an operator who has to mend it."""
 
     words: str
     why: str
     remedy: str
+    answered: bool = True
+    """Whether the BMC itself said so; else nothing came from it."""
 
 
-def said_of(text: str, refusals: Iterable[Refusal], **given: str) -> tuple[str, str] | None:
-    """Reason and remedy of the first refusal whose words are in the text, in any letter case."""
+def failure_of(text: str, failures: Iterable[Failure], **given: str) -> Unavailable:
+    """The first failure whose words are in the text, in any letter case: ``PowerRefused`` where the BMC answered."""
     folded = text.casefold()
-    for one in refusals:
-        if one.words in folded:
-            return one.why.format(**given), one.remedy.format(**given)
-    return None
+    found = next((one for one in failures if one.words in folded), Failure("", "it failed: {text}", "see its log"))
+    kind = PowerRefused if found.answered else Unavailable
+    given = {"text": quoted(text), **given}
+    return kind(found.why.format(**given), remedy=found.remedy.format(**given))
 
 
 def quoted(text: str) -> str:
@@ -96,3 +104,16 @@ def quoted(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = "".join(one if one.isprintable() else " " for one in lines[-1]) if lines else ""
     return line if len(line) <= SAID_LENGTH else line[: SAID_LENGTH - 1] + "…"
+
+
+def uuid_of(raw: bytes, expected: str) -> str | None:
+    """The uuid in these sixteen bytes, in the order in which it is the one that is expected; ``None``: it is in none.
+
+    IPMI 2.0 (20.8) reverses all of them; most makers write them as SMBIOS has them, or as they are printed, and one
+    maker's firmware may change from one to the other. A system whose uuid is another one's in another order of bytes is
+    not met by chance.
+    """
+    for one in (uuid.UUID(bytes=raw), uuid.UUID(bytes_le=raw), uuid.UUID(bytes=raw[::-1])):
+        if system_key(str(one)) == system_key(expected) and not is_unset(expected):
+            return str(one)
+    return None

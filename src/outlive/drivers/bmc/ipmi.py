@@ -15,9 +15,8 @@ import uuid
 from typing import Final
 
 from outlive.base.errors import Unknown
-from outlive.drivers.bmc.driver import Order, Refusal, Target, quoted, said_of
+from outlive.drivers.bmc.driver import Failure, Order, Target, failure_of, quoted, uuid_of
 from outlive.drivers.commands import Ended, run
-from outlive.node.fencing.identity import is_unset, system_key
 from outlive.node.ports import PowerReading, PowerState
 
 PROGRAM: Final = "ipmitool"
@@ -43,39 +42,46 @@ _GUID: Final = re.compile(r"^(?: [0-9a-f]{2}){16}\s*$", re.MULTILINE)
 _STATE: Final = re.compile(r"^Chassis Power is (on|off)\s*$", re.MULTILINE | re.IGNORECASE)
 _FAILED: Final = re.compile(r"Chassis Power (?:Control to .*|Status) failed: (.+)$", re.MULTILINE)
 _NO_SESSION: Final = (
-    Refusal("address lookup", "its address {address} has no IP address", "see DNS, or spec.fencing.address"),
-    Refusal("unauthorized name", "it has no user {user}", "make the user there, or see secret {secret}"),
-    Refusal("rakp 2 hmac is invalid", "it refuses the password of user {user}", "set secret {secret} again"),
-    Refusal(
+    Failure(
+        "address lookup", "its address {address} has no IP address", "see DNS, or spec.fencing.address", answered=False
+    ),
+    Failure("unauthorized name", "it has no user {user}", "make the user there, or see secret {secret}"),
+    Failure("rakp 2 hmac is invalid", "it refuses the password of user {user}", "set secret {secret} again"),
+    Failure(
         "invalid role", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
     ),
-    Refusal(
+    Failure(
         "unauthorized role", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
     ),
-    Refusal(
+    Failure(
         "privilege level", "user {user} may not have privilege {privilege}", "give it that there, for the LAN channel"
     ),
-    Refusal(
+    Failure(
         "algorithm",
         "it does not know cipher suite {suite}",
         "set spec.fencing.options.cipherSuite to another one, such as 3",
     ),
-    Refusal(
+    Failure(
         "cipher suite",
         "it does not know cipher suite {suite}",
         "set spec.fencing.options.cipherSuite to another one, such as 3",
     ),
-    Refusal("insufficient resources", "it has no free session", "close other sessions there, or reset it"),
-    Refusal("could not open socket", "there is no way to {address}", "see the network of this host"),
-    Refusal("rakp", "it broke off the opening of the session: {said}", "see its log"),
-    Refusal("", "no answer from {address} over IPMI", "see its power, its network, and that IPMI over LAN is on there"),
+    Failure("insufficient resources", "it has no free session", "close other sessions there, or reset it"),
+    Failure("could not open socket", "there is no way to {address}", "see the network of this host", answered=False),
+    Failure("rakp", "it broke off the opening of the session: {said}", "see its log"),
+    Failure(
+        "",
+        "no answer from {address} over IPMI",
+        "see its power, its network, and that IPMI over LAN is on there",
+        answered=False,
+    ),
 )
 _REFUSED: Final = (
-    Refusal("insufficient privilege", "user {user} may not switch", "give it the privilege OPERATOR there"),
-    Refusal("node busy", "it is busy", "the next try may succeed"),
-    Refusal("out of space", "it is busy", "the next try may succeed"),
-    Refusal("invalid command", "it does not know the command", "see that IPMI is fully enabled there"),
-    Refusal("", "it refuses the command: {refusal}", "see its log"),
+    Failure("insufficient privilege", "user {user} may not switch", "give it the privilege OPERATOR there"),
+    Failure("node busy", "it is busy", "the next try may succeed"),
+    Failure("out of space", "it is busy", "the next try may succeed"),
+    Failure("invalid command", "it does not know the command", "see that IPMI is fully enabled there"),
+    Failure("", "it refuses the command: {refusal}", "see its log"),
 )
 
 
@@ -97,6 +103,10 @@ class IpmiDriver:
             return _reading(ended, target)
         self._check_taken(order, ended, target)
         return None
+
+    async def check(self, target: Target) -> str:
+        """See ``Driver``: every reading is of a session with the privilege to switch."""
+        return ""
 
     def _argv(self, target: Target) -> list[str]:
         """Bad settings end here, before anything is sent."""
@@ -122,9 +132,7 @@ class IpmiDriver:
         """Raise where no session came about, so that nothing was sent."""
         if SESSION not in ended.err.casefold() or _printed(ended).strip():
             return
-        given = _given(target, ended)
-        why, remedy = said_of(ended.err, _NO_SESSION, **given) or ("", "")
-        raise target.unavailable(why, remedy)
+        raise failure_of(ended.err, _NO_SESSION, **_given(target, ended))
 
     def _check_taken(self, order: Order, ended: Ended, target: Target) -> None:
         if _TAKEN[order] in _printed(ended).casefold():
@@ -133,7 +141,7 @@ class IpmiDriver:
         if "not supported in present state" in refusal.casefold():
             return  # off is off already, or on is on
         if refusal and "timeout" not in refusal.casefold():
-            raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))
+            raise failure_of(refusal, _REFUSED, **_given(target, ended))
         why = f"no answer in {target.limit_s:g} s" if ended.killed else quoted(ended.err) or "no answer"
         raise Unknown(f"it may or may not switch {order}: {why}", remedy="its state says whether it did")
 
@@ -149,25 +157,15 @@ def _reading(ended: Ended, target: Target) -> PowerReading:
     if len(states) != 1 and guid is None:
         if ended.killed:
             raise target.unavailable(f"no answer in {target.limit_s:g} s", "see its load and its network")
-        refusal = _refusal(ended) or quoted(ended.err) or "nothing"
-        raise target.unavailable(*(said_of(refusal, _REFUSED, **_given(target, ended)) or ("", "")))
+        raise failure_of(_refusal(ended) or quoted(ended.err) or "nothing", _REFUSED, **_given(target, ended))
     state = PowerState(states[0].casefold()) if len(states) == 1 else PowerState.UNKNOWN
-    said = "" if guid is None else uuid_of(bytes.fromhex(guid.group().replace(" ", "").strip()), target.expected_uuid)
-    return PowerReading(state=state, system_uuid=said)
+    return PowerReading(state=state, system_uuid=_identity(guid, target.expected_uuid) if guid is not None else "")
 
 
-def uuid_of(raw: bytes, expected: str) -> str:
-    """The uuid in these sixteen bytes: in the order of bytes that gives the one that is expected, if one does.
-
-    The specification (IPMI 2.0, 20.8) reverses all of them; most makers write them as SMBIOS has them, or as they are
-    printed. A system whose uuid is another one's in another order of bytes is not met by chance; where none gives what
-    is expected, the order of SMBIOS is said.
-    """
-    smbios, printed, reversed_ = uuid.UUID(bytes_le=raw), uuid.UUID(bytes=raw), uuid.UUID(bytes=raw[::-1])
-    for one in (smbios, printed, reversed_):
-        if system_key(str(one)) == system_key(expected) and not is_unset(expected):
-            return str(one)
-    return str(smbios)
+def _identity(guid: re.Match[str], expected: str) -> str:
+    """In the order of bytes in which it is what is expected, else in that of SMBIOS."""
+    raw = bytes.fromhex(guid.group().replace(" ", "").strip())
+    return uuid_of(raw, expected) or str(uuid.UUID(bytes_le=raw))
 
 
 def _refusal(ended: Ended) -> str:

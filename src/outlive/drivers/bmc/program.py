@@ -85,3 +85,7 @@ class ProgramDriver:
         if ended.code == NOTHING or order is Order.READ:
             raise target.unavailable(f"{name} says: {said}", "see what it switches")
         raise Unknown(f"it may or may not switch {order}: {name} says: {said}", remedy="its state says whether it did")
+
+    async def check(self, target: Target) -> str:
+        """See ``Driver``: a program has no question for that."""
+        return ""

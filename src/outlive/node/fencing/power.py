@@ -41,7 +41,7 @@ from outlive.node.fencing.states import (
     SwitchOnView,
     is_off,
 )
-from outlive.node.ports import PowerPort, PowerReading, PowerState
+from outlive.node.ports import PowerPort, PowerReading, PowerRefused, PowerState
 from outlive.resources import FencingSpec, Hypervisor, VirtualMachine
 from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -161,6 +161,18 @@ class Identity:
     """What it says of the host; before any command that proves nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What came of the command to switch off."""
+
+    answer: Answer
+    """``timeout`` also where it was refused: nothing happened, so that no reading is asked for."""
+    said: str = ""
+    """Why it was not carried out; after an ``error`` what was said of it, to follow another sentence."""
+    slow: bool = False
+    """Whether the controller only took longer than its limit."""
+
+
 class NoAnswer(Unavailable):
     """Nothing came within the limit."""
 
@@ -238,6 +250,8 @@ class PowerSequence:
         began = self._clock.monotonic()
         try:
             reading = await answer_of(self._port.read(host), limit_s, host.name)
+        except PowerRefused as error:
+            return Identity(f"its power controller at {fencing.address} refuses: {error.message}")
         except OutliveError as error:
             why = f"its power controller at {fencing.address} does not answer: {error.message}"
             return Identity(why, slow=isinstance(error, NoAnswer))
@@ -249,15 +263,14 @@ class PowerSequence:
         Each answer may take ``limit_s``.
         """
         host, sent = self._systems.known(host), self._clock.monotonic()
-        answer, slow = await self._off(host, max(limit_s, COMMAND_LEAST_S))
-        if answer == "timeout":
+        command = await self._off(host, max(limit_s, COMMAND_LEAST_S))
+        if command.answer == "timeout":
             self._decisions.use(FENCE_POWER, PowerInput(off="timeout"), subject=host.name)
-            why = "its power controller did not answer the command to switch off"
-            return Attempt(fenced=False, why=why, slow=slow)
+            return Attempt(fenced=False, why=command.said, slow=command.slow)
         acknowledged = self._clock.monotonic()
         readings, timed, slow = await self._readings(host, acknowledged, limit_s)
         middle, last = (readings[0], readings[-1]) if readings else (None, None)
-        given = PowerInput(off=answer, mid=_text(middle), final=_text(last))
+        given = PowerInput(off=command.answer, mid=_text(middle), final=_text(last))
         result = self._decisions.use(FENCE_POWER, given, subject=host.name)
         said, off = last.system_uuid if last is not None else "", off_in_a_row(timed)
         took_s = (acknowledged - sent, *(one.received_s - one.sent_s for one in timed[len(timed) - len(off) :]))
@@ -273,6 +286,7 @@ class PowerSequence:
             return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
         after_s = max(POLLS_FOR_S, timed[-1].received_s if timed else 0.0)
         why = f"its power controller still said {state} {after_s:.0f} s after the command ({result.reason})"
+        why += command.said
         return Attempt(fenced=False, why=why, system_uuid=said, off_after_s=off)
 
     async def switch_on(self, host: Hypervisor, limit_s: float) -> str:
@@ -290,18 +304,34 @@ class PowerSequence:
         expected, shared_by = host.spec.fencing.system_uuid, self._systems.shared_by(host)
         return identity_problem(reading.system_uuid, expected, shared_by)
 
-    async def _off(self, host: Hypervisor, limit_s: float) -> tuple[Answer, bool]:
-        """What it answered, and whether it was only slow."""
+    async def check(self, host: Hypervisor, limit_s: float) -> str:
+        """Why the controller would refuse to switch off, by what it says of itself; it may take ``limit_s``.
+
+        Empty: nothing that is known, and also where it does not say: only an order shows it then.
+        """
+        try:
+            return await answer_of(self._port.check(self._systems.known(host)), limit_s, host.name)
+        except OutliveError as error:
+            _log.info("fence.check_failed", host=host.name, error=str(error))
+            return ""
+
+    async def _off(self, host: Hypervisor, limit_s: float) -> _Command:
+        """Send the command to switch off."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._port.off(host)
+        except PowerRefused as error:
+            _log.warning("fence.off_refused", host=host.name, error=str(error))
+            return _Command("timeout", f"its power controller refused the command to switch off: {error.message}")
         except (TimeoutError, Unavailable, NotFound) as error:
             _log.warning("fence.off_unanswered", host=host.name, error=str(error))
-            return "timeout", isinstance(error, TimeoutError)
+            said = f": {error.message}" if isinstance(error, OutliveError) else f" in {limit_s:g} s"
+            why = f"its power controller did not answer the command to switch off{said}"
+            return _Command("timeout", why, slow=isinstance(error, TimeoutError))
         except Exception as error:  # noqa: BLE001 - it may have worked all the same: only readings count
             _log.warning("fence.off_failed", host=host.name, error=f"{type(error).__name__}: {error}")
-            return "error", False
-        return "ok", False
+            return _Command("error", f"; {error.message}" if isinstance(error, OutliveError) else "")
+        return _Command("ok")
 
     async def _readings(
         self, host: Hypervisor, acknowledged: float, limit_s: float

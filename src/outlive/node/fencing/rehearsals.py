@@ -60,6 +60,10 @@ ANSWERS: Final = 10
 """Of so many good rehearsals the slowest answer counts."""
 LOOKS_FOR_LIFE: Final = 2
 """Looks, a renewal apart, for whether a host has lived on after its first good rehearsal."""
+CHECKED_EVERY_S: Final = 600.0
+"""Between two checks of one controller for what would refuse an order: reset types of its system, role of its user."""
+CHECK_S: Final = 60.0
+"""How long a check may take: some controllers answer a dozen questions for it."""
 OK: Final = "ok"
 """The result of a good one."""
 CONTRADICTED: Final = "its power controller says off although it renews"
@@ -78,6 +82,20 @@ class _Result:
     """The host's renewal at the last one, if that was good; what it does after that shows that it lived on."""
     answers_s: tuple[float, ...] = ()
     """How long the last good ones took, the newest last."""
+    checked_at: float | None = None
+    """When it was last checked, on the clock that never falls behind."""
+    obstacle: str = ""
+    """Why it would refuse to switch off. It is published, and no more: where an order is taken all the same, the
+    readings after it count."""
+
+    def needs_check(self, now: float) -> bool:
+        """Whether it was not checked lately, or somebody may have mended what was found."""
+        return self.checked_at is None or bool(self.obstacle) or now - self.checked_at >= CHECKED_EVERY_S
+
+    @property
+    def published(self) -> str:
+        """What is written down of it."""
+        return self.obstacle if self.result == OK and self.obstacle else self.result
 
 
 class Rehearsals:
@@ -150,6 +168,8 @@ class Rehearsals:
 
     def _changed(self, old: Hypervisor | None, new: Hypervisor | None) -> None:
         if new is not None and (old is None or _reached(old) != _reached(new)):
+            if new.name in self._results:
+                self._results[new.name].checked_at = None
             self._new[new.name] = None
             self._woken.set()
 
@@ -188,32 +208,38 @@ class Rehearsals:
         if result == OK:
             good = (good[0] if good is not None and before is not None and before.result == OK else began, at)
         seq = renewal[0] if result == OK and renewal is not None else 0
-        self._results[host.name] = _Result(result, good, seq, answers_s)
-        if before is None or before.result != result:
-            log = _log.info if result == OK else _log.warning
-            log("fence.rehearsed", host=host.name, result=result)
+        checked_at, obstacle = (None, "") if before is None else (before.checked_at, before.obstacle)
+        mine = _Result(result, good, seq, answers_s, checked_at, obstacle)
+        self._results[host.name] = mine
+        if result == OK and mine.needs_check(at):
+            async with self._slow_slots:
+                mine.obstacle = await self._context.power.check(host, CHECK_S)
+            mine.checked_at = at
+        if before is None or before.published != mine.published:
+            log = _log.info if mine.published == OK else _log.warning
+            log("fence.rehearsed", host=host.name, result=mine.published)
         if self._context.leads():
-            await self._publish(host, result, before, renewal)
+            await self._publish(host, mine, before, renewal)
 
     async def _publish(
-        self, host: Hypervisor, result: str, before: _Result | None, renewal: tuple[int, float] | None
+        self, host: Hypervisor, mine: _Result, before: _Result | None, renewal: tuple[int, float] | None
     ) -> None:
         """Write a result that differs; and that a good one is in date, once the host has lived on after one.
 
         The renewal at the last good one stays while later ones fail: a controller that nobody reaches for a while after
         its host fell silent was rehearsed in time all the same.
         """
-        kept = host.status
+        kept, result = host.status, mine.result
         seq = kept.rehearsed_seq if result != CONTRADICTED else 0
         if result == OK and renewal is not None and before is not None and 0 < before.seq < renewal[0]:
             late_s = (renewal[0] - seq) * renewal[1]
             seq = before.seq if seq == 0 or seq > renewal[0] or late_s >= WRITTEN_AGAIN_S else seq
         elif result == OK and renewal is not None and seq == 0 and await self._lives_on(host.name, *renewal):
             seq = renewal[0]
-        mine = self.answer_s(host.name)
-        answer_s = kept.power_answer_s if mine is None else float(math.ceil(mine))
-        if (kept.rehearsed, kept.rehearsed_seq, kept.power_answer_s) != (result, seq, answer_s):
-            await self._write(host.name, result, seq, answer_s)
+        measured_s = self.answer_s(host.name)
+        answer_s = kept.power_answer_s if measured_s is None else float(math.ceil(measured_s))
+        if (kept.rehearsed, kept.rehearsed_seq, kept.power_answer_s) != (mine.published, seq, answer_s):
+            await self._write(host.name, mine.published, seq, answer_s)
 
     async def _of_its_state(self, host: Hypervisor, state: PowerState) -> str:
         """What the state is worth that it said: ``OK``, or why it is none."""

@@ -22,7 +22,7 @@ from outlive.node.ports.hypervisor import (
 )
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
-from outlive.node.ports.power import PowerPort, PowerReading, PowerState
+from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
 from outlive.node.ports.storage import (
     PLACES_LIMIT,
     REACH_S,
@@ -50,6 +50,7 @@ __all__ = [
     "MigrationSettings",
     "PowerPort",
     "PowerReading",
+    "PowerRefused",
     "PowerState",
     "StoragePort",
     "StorageReport",

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from outlive.base.errors import Unavailable
 from outlive.resources import Hypervisor
 
 
@@ -27,8 +28,13 @@ class PowerReading(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the controller says that its system is."""
 
 
+class PowerRefused(Unavailable):
+    """The BMC answered that it does not do that: nothing happened, and nothing will."""
+
+
 class PowerPort(Protocol):
-    """Power controllers of hosts. ``Unavailable`` where one does not answer, ``NotFound`` where a host has none.
+    """Power controllers of hosts. ``Unavailable`` where one does not answer (``PowerRefused`` where it answers no),
+    ``NotFound`` where a host has none.
 
     A driver runs each call in a child process that is killed when the caller gives up. One call sends one command at
     most: neither the driver nor its library nor the tool that it starts sends it again, and nothing is sent once the
@@ -49,4 +55,8 @@ class PowerPort(Protocol):
 
     async def on(self, host: Hypervisor) -> None:
         """Switch on; returning says only that the command was taken. ``on`` of what is on does nothing: no reset."""
+        ...
+
+    async def check(self, host: Hypervisor) -> str:
+        """Why it would refuse the command to switch off, by what it says of itself; empty: nothing that is known."""
         ...
