@@ -241,6 +241,20 @@ def test_source_of_a_move_is_believed_that_its_guest_runs_until_the_transfer(pha
     judged(story)
 
 
+@pytest.mark.parametrize(("reason", "runs"), [("", True), ("storage-lost", False)])
+def test_guest_whose_disks_do_not_serve_it_is_not_believed_to_run(reason: str, runs: bool) -> None:
+    async def story(bench: Bench) -> None:
+        vm = make_vm(msgspec.structs.replace(make_holder("h2"), seen="running"), reason=reason)
+        node: Any = SimpleNamespace(host="h1", store=bench.store)
+        memory = OrderMemory(fence="", since_s=0.0)
+        for seq in (1, 2):
+            bench.store.load([make_member("h2", epoch=1, seq=seq)])
+            found = await _runs(node, vm, memory)
+        assert found is runs
+
+    judged(story)
+
+
 async def _until_phase(world: World, phase: str) -> None:
     while (move := vm_of(world, "vm-1").status.migration) is None or move.phase != phase:
         await world.clock.sleep(0.01)

@@ -323,6 +323,8 @@ async def _runs(node: VmContext, vm: VirtualMachine, memory: OrderMemory) -> boo
     move = active_move(vm)
     if move is not None and move.phase in (MigrationPhase.TRANSFERRING, MigrationPhase.TRANSFERRED):
         return False  # its guest may end at the source, which waits for what becomes of it at the target
+    if vm.status.reason == VmReason.STORAGE_LOST:
+        return False  # its host runs it, and its disks do not serve it: the hypervisor may have paused it
     for holder in vm.status.holders:
         if holder.role or holder.seen != "running":
             continue
