@@ -19,6 +19,7 @@ from outlive.base.garbage import collector_paused
 from outlive.base.phrases import count_of
 from outlive.cli.access import Access, all_objects
 from outlive.cli.output import Report, and_more, cut_table, progress, table
+from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import pattern_and_count
 from outlive.drivers.files import check_output, open_output, read_input, write_output
@@ -79,7 +80,8 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     async with access.open() as store:
         with progress("reading the cluster"):
             objects = await all_objects(store)
-    gathered = await look(access, access.in_memory(objects), config, k)
+        settings = await effective_settings(access, store, config)
+    gathered = await look(access, access.in_memory(objects), config, k, settings=settings)
     if gathered.settings.upkeep.vm_source != "resources":
         raise Refused(
             "the VMs come from a database, so that there is no state for a certificate to be about",

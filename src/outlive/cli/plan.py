@@ -14,7 +14,7 @@ from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_lines
 from outlive.cli.output import Report, progress
-from outlive.cli.settings import config_file, remember_slots
+from outlive.cli.settings import remember_slots
 from outlive.cli.snapshot import Config, Slots, look
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ async def make_plan(
     async with access.open(write=apply) as store:
         gathered = await look(access, store, config, k)
         if apply and k is not None:
-            await remember_slots(access, store, config_file(config, access.directory), k)
+            await remember_slots(access, store, config, k)
         if repack:
             return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
         small = len(gathered.vms) <= AT_ONCE_VMS
