@@ -16,6 +16,7 @@ from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_
 from outlive.cli.output import Report, progress
 from outlive.cli.settings import remember_slots
 from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.vm_names import vm_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +154,10 @@ async def _repack(
 def _then(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: bool) -> list[Any]:
     """For people: the coverage that is now, or would be."""
     verb = "done, and now" if applied else "nothing was written; with --apply"
-    return [f"{verb}:", *coverage_lines(after, wide=wide, unit=gathered.settings.topology_choice.unit)]
+    return [
+        f"{verb}:",
+        *coverage_lines(after, vm_columns(gathered.vms), wide=wide, unit=gathered.settings.topology_choice.unit),
+    ]
 
 
 def _effort(text: str) -> float:

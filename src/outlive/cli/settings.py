@@ -1,10 +1,10 @@
 """Settings as commands load them: the file, the environment, and what the server that wrote a state used.
 
 Settings belong to the cluster that they are used on. A command that asks a server answers by the settings of that
-server, which it asks for them: no file or variable of the machine where it runs counts, except the file that ``--config``
-names, and then it says so. A state file has the settings of the server that wrote it, kept with the cluster's own object.
-A state directory without a server has its own: ``OUTLIVE_CONFIG``, else ``outlive.yaml`` in it, else those that the last
-server kept.
+server, which it asks for them: no file or variable of the machine where it runs counts, except the file that
+``--config`` names, and then it says so. A state file has the settings of the server that wrote it, kept with the
+cluster's own object. A state directory without a server has its own: ``OUTLIVE_CONFIG``, else ``outlive.yaml`` in it,
+else those that the last server kept.
 """
 
 from __future__ import annotations
