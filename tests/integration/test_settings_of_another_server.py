@@ -54,7 +54,7 @@ def test_coverage_counts_by_the_settings_of_the_server_that_is_asked(clusters: T
 
 
 def test_what_survives_is_judged_by_the_settings_of_the_server(clusters: TwoClusters) -> None:
-    code, said, _ = clusters.ask("survive", "--hosts", "h1")
+    code, said, _ = clusters.ask("survive", "h1")
     assert code == 0
     assert {one["vm"] for one in said["landing"]} == {"v1", "v5"}
 

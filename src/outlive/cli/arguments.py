@@ -33,17 +33,6 @@ def completing(kind: str) -> Callable[[typer.Context, str], list[str]]:
     return complete
 
 
-def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of objects of the kind that the command names before."""
-    from outlive.cli.objects import kind_named
-
-    try:
-        kind = kind_named(str(ctx.params.get("kind") or ""))
-    except OutliveError:
-        return []
-    return names_from_server(ctx, kind.info.plural, incomplete)
-
-
 def names_from_server(ctx: typer.Context, plural: str, incomplete: str) -> list[str]:
     """Names that begin so; none where no server answers in time."""
     given: dict[str, Any] = {name: ctx.params.get(name) for name in _ACCESS}
@@ -101,7 +90,7 @@ ToHost = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Say what happens, and return when it is done.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with what is done.")]
-By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who asks; otherwise the login name.")]
+By = Annotated[str, typer.Option("--operator", metavar="NAME", help="Who asks; otherwise the login name.")]
 
 
 def host_names(texts: list[str] | None) -> list[str]:

@@ -47,6 +47,8 @@ R = TypeVar("R", bound=Resource)
 
 app = group("Hosts, and the role of the primary coordinator.")
 
+SAME_AS: Final = {"drain": "drain", "ready": "ready", "arm": "arm", "disarm": "disarm", "fence": "fence host"}
+"""Commands of hosts → the same command as it also is without ``host``, where the reference describes it."""
 command(app, "drain")(operator.drain)
 command(app, "ready")(operator.ready)
 command(app, "arm")(operator.arm)

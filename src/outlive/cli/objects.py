@@ -24,7 +24,7 @@ from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.base.phrases import listing
 from outlive.cli.access import Access, all_objects
-from outlive.cli.arguments import Yes, complete_object, completing, host_names
+from outlive.cli.arguments import Yes, completing, host_names, names_from_server
 from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
@@ -63,6 +63,15 @@ def kind_named(text: str) -> type[Resource]:
 def complete_kind(incomplete: str) -> list[str]:
     """Plurals that begin with what is typed so far."""
     return sorted(kind.info.plural for kind in KINDS.values() if kind.info.plural.startswith(incomplete.lower()))
+
+
+def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of objects of the kind that the command names before."""
+    try:
+        kind = kind_named(str(ctx.params.get("kind") or ""))
+    except Usage:
+        return []
+    return names_from_server(ctx, kind.info.plural, incomplete)
 
 
 async def get(

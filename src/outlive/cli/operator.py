@@ -136,7 +136,7 @@ maintenance = group("Whether silent hosts are condemned.")
 async def maintenance_on(
     access: Access,
     hosts: MaybeHosts = None,
-    duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="End by itself after this time.")] = "",
     domain: SomeDomains = None,
     power: OnlyPower = False,
 ) -> None:
@@ -253,7 +253,7 @@ async def disarm(
         str, typer.Option("--mode", metavar="freeze|ignore", help="With --cluster: whether VMs stay as they are.")
     ] = "",
     duration: Annotated[
-        str, typer.Option("--for", metavar="2h", help="With --cluster: armed again by itself after this time.")
+        str, typer.Option("--for", metavar="TIME", help="With --cluster: armed again by itself after this time.")
     ] = "",
     until: Annotated[
         str, typer.Option("--until", metavar="TIME", help="With --cluster: armed again by itself at this time, in UTC.")

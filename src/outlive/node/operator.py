@@ -463,7 +463,7 @@ async def set_protected(
     await change_object(store, clock, VirtualMachine, vm, changed)
     if not protected:
         return f"{vm} is out of protection: it loses its slots, and nobody restarts it elsewhere (outlive protect {vm})"
-    then = f"it stays down until outlive request {vm} start" if hold else "it restarts elsewhere"
+    then = f"it stays down until outlive vm start {vm}" if hold else "it restarts elsewhere"
     return f"{vm} is protected: it gets slots, and if its host dies {then}"
 
 

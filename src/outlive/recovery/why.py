@@ -295,7 +295,7 @@ def _against(rules: Iterable[Reason]) -> Iterator[Link]:
 
 
 def _remedy_of_rules(vm: VirtualMachine, broken: list[Reason]) -> str:
-    move = f"outlive request {vm.name} move brings it to a host that its rules allow, where one has room"
+    move = f"outlive vm move {vm.name} brings it to a host that its rules allow, where one has room"
     return move if broken else ""
 
 

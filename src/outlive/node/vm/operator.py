@@ -404,7 +404,8 @@ async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
         if not at_rest(found):
             raise Refused(
-                f"{called(found)} is not stopped: {progress_of(found)}", remedy=f"outlive vm stop {vm.name} -w, first"
+                f"{called(found)} is not stopped: {progress_of(found)}",
+                remedy=f"first: outlive vm stop {vm.name} --wait",
             )
         return _replace(found, spec=_replace(found.spec, display_name=name))
 

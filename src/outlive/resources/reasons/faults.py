@@ -282,7 +282,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
-        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
+        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive vm start {subject}"
     ),
     FaultCode.DELETION_WAITS: FaultEntry(5, "{why}", "{remedy}"),
     FaultCode.RULES_CONTRADICT: FaultEntry(5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"),

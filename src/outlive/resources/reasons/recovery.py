@@ -180,15 +180,15 @@ TABLE: Final[Table] = {
     ),
     HoldReason.RELOCATION_LIMIT: Template(
         "it was refused or not started by {hosts}{why}, and its policy lets placement try no more than {limit} hosts",
-        "see why they refused it, then: outlive request {name} start; placement tries the next host after a while",
+        "see why they refused it, then: outlive vm start {name}; placement tries the next host after a while",
     ),
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
-        "outlive request {name} start",
+        "outlive vm start {name}",
     ),
     HoldReason.BRINGS_DOWN_HOSTS: Template(
         "{hosts} died, each soon after it was started there; it may be what brings them down",
-        "see why these hosts died; if it was not this VM: outlive request {name} start",
+        "see why these hosts died; if it was not this VM: outlive vm start {name}",
     ),
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host that it may run on has room for it",
