@@ -55,7 +55,7 @@ def main() -> int:
             verb.add_argument("words", nargs=argparse.REMAINDER, help="for the command line, such as: get vms")
     given = parser.parse_args()
     lab = Lab(given.dir)
-    if given.verb != "start" and not lab.server.pid:
+    if given.verb not in ("start", "stop") and not (lab.server.pid or any(host.on for host in lab.hosts)):
         print(f"scripts/lab: no lab runs in {lab.state}: scripts/lab start starts one", file=sys.stderr)
         return NOBODY_ANSWERS
     if os.geteuid() != 0:
@@ -115,6 +115,8 @@ def partition(lab: Lab, given: Any) -> None:
     host = lab.host(given.host)
     tell = Teller()
     if given.other:
+        if given.other != "store":
+            lab.host(given.other)
         lab.switch.cut((host.name, given.other), (given.other, host.name))
         tell(f"{host.name} and {given.other} do not hear each other")
     else:

@@ -171,6 +171,23 @@ def test_disagreements_are_a_no_and_are_not_repaired_in_a_file(cloud: Path, tmp_
     assert said(tmp_path, "check", "--apply")[0] == 2
 
 
+@pytest.mark.parametrize("amount", ["0", "0Gi", "0cores"])
+def test_nothing_is_no_amount_to_commit_to(cloud: Path, amount: str) -> None:
+    code, text = said(cloud, "explain", "--project", "p1", "--group", "g", "--zone", "zone-a", "--amount", amount)
+    assert (code, "commits to nothing" in text) == (3, True), text
+
+
+def test_a_zone_that_no_host_is_in_is_named_with_the_nearest(cloud: Path) -> None:
+    for words in (
+        ("explain", "--project", "p1", "--group", "g", "--zone", "zone-aa", "--amount", "2"),
+        ("whatif", "--add", "p3:g:zone-aa:2"),
+    ):
+        code, text = said(cloud, *words)
+        assert code == 4, text
+        assert "there is no zone 'zone-aa'" in text
+        assert "did you mean zone-a?" in text
+
+
 def test_what_if_a_host_dies_those_who_lose_slots_are_named(cloud: Path) -> None:
     code, text = said(cloud, "whatif", "--lose", "h2")
     assert code == 1
