@@ -67,7 +67,8 @@ QUESTIONS = (
 @pytest.mark.parametrize("words", QUESTIONS, ids=lambda words: " ".join(words))
 def test_a_vm_is_found_by_its_id_its_name_and_its_project_and_name(cloud: Cloud, words: tuple[str, ...]) -> None:
     answers = [
-        cloud.run(*(word.format(vm=name) for word in words), "-o", "json") for name in (AUTH, "auth-227", "p-1/auth-227")
+        cloud.run(*(word.format(vm=name) for word in words), "-o", "json")
+        for name in (AUTH, "auth-227", "p-1/auth-227")
     ]
     assert [one.code for one in answers] == [0, 0, 0], answers
     assert len({one.out for one in answers}) == 1

@@ -100,11 +100,11 @@ def test_vms_that_need_no_slots_are_a_number_and_not_lost(state: Path) -> None:
     ("arguments", "code", "words"),
     [
         ((), 2, "nothing fails"),
-        (("--hosts", "h1", "--failures", "2"), 2, "cannot both fail"),
+        (("h1", "--failures", "2"), 2, "cannot both fail"),
         (("--domain", "rack=r1", "--failures", "2"), 2, "cannot both fail"),
         (("--domain", "rack", "--domain", "zone"), 2, "counted at once"),
         (("--failures", "1", "--cases", "-o", "yaml"), 2, "lines of JSON"),
-        (("--hosts", "h1,h99"), 4, "no host 'h99'"),
+        (("h1,h99",), 4, "no host 'h99'"),
         (("--domain", "row"), 4, "known: rack"),
         (("--domain", "rack=r9"), 4, "known: r0, r1, r2, r3"),
     ],

@@ -205,8 +205,7 @@ async def _departed(store: Store, host: str) -> _Departed | None:
         return _Departed(
             said,
             "its VMs wait for it, by its shutdown policy (freeze)",
-            f"switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
-            "failover",
+            f"switch {host} on; or, to have them recovered elsewhere: outlive host shutdown-policy {host} failover",
         )
     if planned:
         return _Departed(

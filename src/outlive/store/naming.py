@@ -105,7 +105,7 @@ async def find(store: Store, kind: type[R], text: str) -> R:
     """The object that people call so, read fresh. ``NotFound``; ``BadInput`` where several are called so."""
     if is_object_name(text) and (found := await read(store, kind, text)) is not None:
         return found
-    remedy = f"see outlive get {kind.info.plural}"
+    remedy = "see outlive vm list" if kind is VirtualMachine else f"see outlive get {kind.info.plural}"
     if kind not in (VirtualMachine, CommittedResource, Flavor):
         near = difflib.get_close_matches(text, await _first_names(store, kind), n=1)
         raise NotFound(

@@ -257,7 +257,7 @@ def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backu
     found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), paused=True, waits_for=("h7",), incarnation="new")
     assert (only(found).kind, only(found).reason.code) == (ActionKind.HOLD, "store-restored")
     assert "h7" in only(found).message.text
-    assert "confirmedIncarnation" in only(found).message.remedy
+    assert "outlive restore --confirm" in only(found).message.remedy
 
 
 def test_host_that_is_back_is_left_to_start_its_own_vms() -> None:

@@ -145,13 +145,12 @@ TABLE: Final[Table] = {
     ),
     HoldReason.UNATTENDED: Template(
         "{host} is silent, and no coordinator lives that could prove that it is off",
-        "start the daemon of a coordinator, or of {host}; or set spec.mode of a living host to coordinator and restart "
+        "start the daemon of a coordinator, or of {host}; or outlive host promote HOST, of a living one, and restart "
         "its daemon",
     ),
     HoldReason.STORE_RESTORED: Template(
         "the cluster is paused, because the store went back to an earlier state, and waits for {count}: {hosts}",
-        "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
-        "{incarnation}",
+        "start their daemons; or, once you know that they all run nothing: outlive restore --confirm HOST,...",
     ),
     HoldReason.CLUSTER_DISARMED: Template(
         "the cluster is disarmed ({mode}), so nothing is recovered", "outlive arm --cluster, once the work is done"
@@ -167,8 +166,7 @@ TABLE: Final[Table] = {
     ),
     HoldReason.HOST_AWAITED: Template(
         "{host} went down in good order, and by its shutdown policy (freeze) its VMs wait for it",
-        "switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
-        "failover",
+        "switch {host} on; or, to have them recovered elsewhere: outlive host shutdown-policy {host} failover",
     ),
     HoldReason.HOST_NOT_JOINED: Template(
         "{host}, which it is assigned to, has no Membership and starts nothing",
