@@ -159,7 +159,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.FENCE_WAITS: FaultEntry(
         10,
         "{subject} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
-        "start the daemon of another coordinator, or make a living host one (outlive host promote HOST) and restart its "
+        "start the daemon of another coordinator, or make a living one (outlive host promote HOST) and restart its "
         "daemon: it fences {subject} at once; or empty it (outlive drain {subject}) and switch it off",
     ),
     FaultCode.STORM_HOLD: FaultEntry(
