@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.support.browser import Browser, browser
 from tests.support.command import Result, environment, outlive, spawned, up
 
 HOSTS = "name,cpu,memory,zone\n" + "".join(f"kvm-{n},64,256Gi,z\n" for n in range(1, 5))
@@ -137,3 +139,25 @@ def test_completion_names_vms_and_hosts_and_is_silent_without_a_server(cloud: Cl
     assert completed("outlive why kvm-2", cloud.state) == ["kvm-2"]
     assert completed("outlive describe hosts kvm-", cloud.state) == [f"kvm-{n}" for n in range(1, 5)]
     assert completed("outlive vm info au", tmp_path) == []
+
+
+@pytest.mark.component("chromium")
+def test_the_page_finds_a_vm_by_its_name_and_links_to_it(cloud: Cloud, tmp_path: Path) -> None:
+    with browser(tmp_path) as tab:
+        tab.open(f"{cloud.url}/#token={cloud.token}", width=1200)
+        assert _text(tab, "promise") == "The promise"
+        tab.evaluate("at('wanted').value = 'auth'; at('search').requestSubmit()")
+        found = _text(tab, "matches tbody tr")
+        assert all(word in found for word in ("auth-227", AUTH, "p-1", "kvm-3", "yes")), found
+        assert tab.evaluate("document.querySelector('#matches a').getAttribute('href')") == f"#vm={AUTH}"
+        assert tab.complaints == []
+
+
+def _text(tab: Browser, element: str, limit_s: float = 10.0) -> str:
+    """What an element shows, once it is visible."""
+    until = time.monotonic() + limit_s
+    while True:
+        text = str(tab.evaluate(f"(document.querySelector('#{element}') || {{}}).innerText || ''"))
+        if text or time.monotonic() > until:
+            return text
+        time.sleep(0.05)
