@@ -61,7 +61,7 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
     if not {*others} - {host}:
         raise Refused(
             f"no host other than {host} is a coordinator: nobody would be left to prove it dead",
-            remedy=f"outlive host promote another one and restart its daemon; or empty {host} "
+            remedy=f"outlive host promote makes another one a coordinator; or empty {host} "
             f"(outlive drain {host}) and switch it off",
         )
     order = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
