@@ -60,9 +60,11 @@ def refused(result: Result, code: int, *words: str) -> None:
         (HOSTS + "h0,32,128Gi\n", VMS, ("hosts.csv:4", "there twice", "hosts.csv:2")),
         (HOSTS, VMS + "v0,4,8Gi,h0\n", ("vms.csv:4", "there twice", "vms.csv:2")),
         (HOSTS, "id,cpu,memory,host\nv0,4,8Gi,h9\n", ("vms.csv:2", "'h9'", "in no list of hosts")),
-        (HOSTS, "id,cpu,memory,host\nV_0,4,8Gi,h0\n", ("vms.csv:2", "not a DNS name")),
+        (HOSTS, f"id,cpu,memory,host\n{'v' * 254},4,8Gi,h0\n", ("vms.csv:2", "254 characters")),
+        (HOSTS, "id,cpu,memory,host,status\nv0,4,8Gi,h0,sleeps\n", ("vms.csv:2", "'sleeps'", "--status-map", "halted")),
+        (HOSTS, "id,cpu,memory,host\nv0,4,16384,h0\n", ("vms.csv:2", "memory 16Ki", "memory=COLUMN:Mi")),
         ("", VMS, ("hosts.csv:1", "is empty")),
-        ("name;cpu;memory\n", VMS, ("hosts.csv:1", "no column for name")),
+        ("name:cpu:memory\n", VMS, ("hosts.csv:1", "no column for name")),
     ],
 )
 def test_a_bad_inventory_is_refused_by_file_and_line(

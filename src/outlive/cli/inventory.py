@@ -16,7 +16,7 @@ import typer
 import yaml  # type: ignore[import-untyped]
 
 from outlive.base.clock import SystemClock, as_datetime
-from outlive.base.errors import BadInput, Usage
+from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.cli.access import Access, all_objects
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import level_costs_lines
@@ -26,18 +26,22 @@ from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import look
 from outlive.drivers import csv_inventory as source
 from outlive.drivers.csv_inventory import read_hosts, read_vms
+from outlive.drivers.csv_numbers import SIGNS
 from outlive.drivers.files import read_input, write_output
 from outlive.drivers.openstack_inventory import read_openstack
-from outlive.inventory.check import ImportOptions, check_inventory
+from outlive.inventory.check import ImportOptions, check_inventory, check_leaving_out
 from outlive.inventory.node_config import fencing_lines, read_node_config
 from outlive.inventory.places import place_vms
 from outlive.inventory.plan import after, notices, plan_import
+from outlive.inventory.power_states import parse_status_map
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
+from outlive.inventory.selection import Selection, parse_where
 from outlive.inventory.write import apply_import, read_existing
 from outlive.node.fencing.policy import VALIDATE_FENCING
 from outlive.placement.request import HYPERVISOR_TYPE
 from outlive.placement.settings import PlacementSettings
 from outlive.resources.codec import to_builtins
+from outlive.resources.documents import Problem, Problems
 from outlive.resources.reasons import render
 from outlive.runtime.config import FILE_BYTES, parse_settings
 
@@ -64,6 +68,26 @@ Overcommit = Annotated[
     list[str] | None,
     typer.Option("--overcommit", metavar="RESOURCE=RATIO", help="Effective capacity, such as cpu=4."),
 ]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave records out that are wrong, import all others, and exit with 1.")
+]
+Partial = Annotated[
+    bool, typer.Option("--partial", help="This is a part of the source: what it lacks has not vanished.")
+]
+StatusMap = Annotated[
+    list[str] | None,
+    typer.Option("--status-map", metavar="WORD=STATE", help="What a status means: running, stopped or paused."),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
+]
+HostWhere = Annotated[
+    list[str] | None, typer.Option("--host-where", metavar="COLUMN=VALUE", help="The same for hosts.")
+]
+Decimal = Annotated[
+    str, typer.Option("--decimal", metavar="SIGN", help="What stands before a fraction, . or , (by default seen).")
+]
 HostMap = Annotated[
     list[str] | None,
     typer.Option("--host-map", metavar="MAP", help="Columns of hosts, such as name=sn,cpu=cpu_milli:m."),
@@ -84,30 +108,33 @@ async def import_csv(
     vm_map: Annotated[
         list[str] | None, typer.Option("--vm-map", metavar="MAP", help="Columns of VMs, such as id=name,cpu=cores.")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
-    ] = None,
+    where: Where = None,
+    host_where: HostWhere = None,
+    decimal: Decimal = "",
+    status_map: StatusMap = None,
     place: Place = False,
     domains: Domains = None,
     overcommit: Overcommit = None,
     prune: Prune = False,
+    partial: Partial = False,
+    skip_bad: SkipBad = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import CSV files, whatever their columns are called."""
     if hosts is None and vms is None:
         raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
-    options = _options(domains, overcommit, prune=prune)
+    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
     vm_columns = source.parse_column_map(vm_map or (), "--vm-map", source.VM_FIELDS)
-    conditions = source.parse_where(where or ())
+    selection = _selection(where, host_where)
+    decimal = _decimal(decimal)
     inventory = Inventory(what="csv")
     with progress("bytes read") as bar:
         if hosts is not None:
-            source.read_hosts(hosts, host_columns, inventory, bar.at)
+            source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
         if vms is not None:
-            source.read_vms(vms, vm_columns, inventory, where=conditions, progress=bar.at)
-    await _import(access, output, inventory, options, place=place, dry_run=dry_run)
+            source.read_vms(vms, vm_columns, inventory, where=selection.vms, progress=bar.at, decimal=decimal)
+    await _import(access, output, inventory, options, place=place, skip_bad=skip_bad, dry_run=dry_run)
 
 
 @command(app, "node-config")
@@ -130,10 +157,15 @@ async def import_openstack(
     access: Access,
     output: Report,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with hypervisors.json, servers.json, …")],
+    where: Where = None,
+    host_where: HostWhere = None,
+    status_map: StatusMap = None,
     place: Place = False,
     domains: Domains = None,
     overcommit: Overcommit = None,
     prune: Prune = False,
+    partial: Partial = False,
+    skip_bad: SkipBad = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import what the openstack command prints with -f json.
@@ -141,9 +173,9 @@ async def import_openstack(
     Read are hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
     where the lists lack sizes hypervisors/NAME.json and servers/ID.json.
     """
-    inventory = read_openstack(folder)
-    options = _options(domains, overcommit, prune=prune)
-    await _import(access, output, inventory, options, place=place, dry_run=dry_run)
+    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
+    inventory = read_openstack(folder, _selection(where, host_where))
+    await _import(access, output, inventory, options, place=place, skip_bad=skip_bad, dry_run=dry_run)
 
 
 @command(app, "database")
@@ -153,9 +185,15 @@ async def import_database(
     address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/db or sqlite:///f.")],
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     host_map: HostMap = None,
+    where: Where = None,
+    host_where: HostWhere = None,
+    decimal: Decimal = "",
+    status_map: StatusMap = None,
     domains: Domains = None,
     overcommit: Overcommit = None,
     prune: Prune = False,
+    partial: Partial = False,
+    skip_bad: SkipBad = False,
     dry_run: DryRun = False,
 ) -> None:
     """Import servers and flavors from the reference's synchronised tables, which are not Nova's own.
@@ -164,16 +202,37 @@ async def import_database(
     """
     from outlive.drivers.synced_tables import read_database
 
-    options = _options(domains, overcommit, prune=prune)
+    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
+    selection, decimal = _selection(where, host_where), _decimal(decimal)
     with progress("rows read") as bar:
-        inventory = await read_database(address)
+        inventory = await read_database(address, selection.vms)
         if hosts is not None:
-            source.read_hosts(hosts, host_columns, inventory, bar.at)
-    await _import(access, output, inventory, options, place=False, dry_run=dry_run)
+            source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
+    await _import(access, output, inventory, options, place=False, skip_bad=skip_bad, dry_run=dry_run)
 
 
-def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *, prune: bool) -> ImportOptions:
+def _selection(where: Sequence[str] | None, host_where: Sequence[str] | None) -> Selection:
+    return Selection(parse_where(where or ()), parse_where(host_where or (), "--host-where"))
+
+
+def _decimal(sign: str) -> str:
+    if sign not in ("", *SIGNS):
+        raise Usage(f"{sign[:20]!r} stands before no fraction", place="--decimal", remedy="write . or ,")
+    return sign
+
+
+def _options(
+    domains: Sequence[str] | None,
+    overcommit: Sequence[str] | None,
+    status_map: Sequence[str] | None,
+    *,
+    prune: bool,
+    partial: bool,
+) -> ImportOptions:
+    if prune and partial:
+        message = "a part of a source does not say what is gone"
+        raise Usage(message, place="--prune", remedy="import the whole source with --prune, or a part with --partial")
     blocks: dict[str, int] = {}
     for text in domains or ():
         name, _, size = text.partition("=")
@@ -186,15 +245,32 @@ def _options(domains: Sequence[str] | None, overcommit: Sequence[str] | None, *,
         if not name or not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", ratio) or float(ratio) < 1:
             raise Usage(f"{text!r} is not RESOURCE=RATIO", place="--overcommit", remedy="a ratio of at least 1: cpu=4")
         ratios[name] = float(ratio)
-    return ImportOptions(prune=prune, domains=tuple(blocks.items()), overcommit=ratios)
+    return ImportOptions(
+        prune=prune,
+        partial=partial,
+        domains=tuple(blocks.items()),
+        overcommit=ratios,
+        status_map=parse_status_map(status_map or ()),
+    )
 
 
 async def _import(
-    access: Access, output: Report, inventory: Inventory, options: ImportOptions, *, place: bool, dry_run: bool
+    access: Access,
+    output: Report,
+    inventory: Inventory,
+    options: ImportOptions,
+    *,
+    place: bool,
+    skip_bad: bool,
+    dry_run: bool,
 ) -> None:
     async with access.open(write=not dry_run, or_empty=dry_run) as store:
         existing = await read_existing(store)
-        wanted = check_inventory(inventory, existing, options)
+        left_out = Problems()
+        if skip_bad:
+            wanted, left_out = check_leaving_out(inventory, existing, options)
+        else:
+            wanted = check_inventory(inventory, existing, options)
         now = as_datetime(access.clock.now())
         plan = plan_import(wanted, existing, options, landed={}, now=now)
         landing = None
@@ -209,7 +285,18 @@ async def _import(
                 await apply_import(store, plan, bar.at)
         ours = settings.upkeep.vm_source == "resources"
         costs, vms = await _level_costs(access, store, plan, existing, settings, dry_run=dry_run) if ours else ((), 0)
-    _report(output, inventory, plan, landing, found, dry_run=dry_run, costs=costs, vms=vms)
+    _report(output, inventory, plan, landing, found, left_out, dry_run=dry_run, costs=costs, vms=vms)
+    if left_out.total:
+        raise LeftOut(tuple(left_out.shown), left_out.total)
+
+
+class LeftOut(OutliveError):
+    """Records that ``--skip-bad`` left out: all others are imported."""
+
+    def __init__(self, problems: tuple[Problem, ...], total: int) -> None:
+        super().__init__(f"{total} problems")
+        self.problems = problems
+        self.total = total
 
 
 async def _level_costs(
@@ -263,6 +350,7 @@ def _report(
     plan: ImportPlan,
     landing: Landing | None,
     found: Sequence[Reason],
+    left_out: Problems,
     *,
     dry_run: bool,
     costs: Sequence[PlanCost],
@@ -275,6 +363,8 @@ def _report(
         "vms": counts["VirtualMachine"],
         "flavors": counts["Flavor"],
         "leftOut": inventory.rows_left_out,
+        "bad": [{"place": one.place, "message": one.message, "remedy": one.remedy} for one in left_out.shown],
+        "badPlaces": len(left_out.places),
         "placed": len(landing.placed) if landing else 0,
         "unplaced": [{"vm": vm, "reason": why} for vm, why in (landing.unplaced if landing else {}).items()],
         "notices": [
@@ -297,6 +387,8 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
     lines: list[Any] = [table(titles, rows, numbers=titles[1:])]
     if document["leftOut"]:
         lines.append(f"{document['leftOut']} rows were left out")
+    if document["badPlaces"]:
+        lines.append(f"{document['badPlaces']} records are wrong and were left out:")
     lines += ["; ".join(filter(None, (one["message"], one["remedy"]))) for one in document["notices"]]
     if document["placed"]:
         lines.append(f"{document['placed']} VMs were placed")

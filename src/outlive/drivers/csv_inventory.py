@@ -11,8 +11,10 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Usage
 from outlive.base.quantity import parse_bytes, parse_milli
+from outlive.drivers.csv_numbers import AmbiguousNumber, NumberForm
 from outlive.drivers.files import open_input
 from outlive.failover.protection import LEVEL_NAME, PRIORITY_LIMIT
 from outlive.inventory.records import (
@@ -30,8 +33,8 @@ from outlive.inventory.records import (
     Inventory,
     VmRecord,
 )
+from outlive.inventory.selection import RowCondition, check_columns, selects, unknown_column
 from outlive.resources import Amounts
-from outlive.resources.documents import Problems
 from outlive.resources.reasons import Reason
 from outlive.resources.reasons.inventory import ImportNotice
 
@@ -42,12 +45,36 @@ VM_FIELDS: Final = (
 )  # fmt: skip
 DOMAIN_PREFIX: Final = "domain-"
 """Fields such as ``domain-rack`` become failure domain labels."""
+RESOURCE_PREFIX: Final = "resource-"
+"""Fields such as ``resource-gpu`` are further resources."""
+DELIMITERS: Final = (",", ";", "\t", "|")
+"""What may stand between cells, besides what a first line such as ``sep=#`` says."""
+HOST_WORDS: Final[Mapping[str, str]] = {
+    "host": "name", "hostname": "name", "displayname": "name", "uuid": "name", "sn": "name",
+    "rack": "domain-rack", "row": "domain-row", "room": "domain-room", "chassis": "domain-chassis",
+    "datacenter": "domain-datacenter", "dc": "domain-datacenter",
+    "arch": "cpu_arch", "hypervisortype": "hypervisor_type",
+}  # fmt: skip
+VM_WORDS: Final[Mapping[str, str]] = {
+    "vm": "name", "displayname": "name", "uuid": "id", "vmid": "id", "vmuuid": "id", "instance": "id",
+    "hostname": "host", "hypervisor": "host", "node": "host", "tenant": "project", "projectid": "project",
+    "state": "status", "powerstate": "status", "phase": "status", "os": "os_type", "group": "server_group",
+    "priority": "restart_priority", "level": "protection", "size": "flavor", "instancetype": "flavor",
+}  # fmt: skip
+"""What others call a field."""
+BOTH_WORDS: Final[Mapping[str, str]] = {
+    "mem": "memory", "ram": "memory", "rammib": "memory", "memorymb": "memory", "cores": "cpu", "vcpu": "cpu",
+    "vcpus": "cpu", "cpus": "cpu", "az": "zone", "availabilityzone": "zone",
+}  # fmt: skip
 UNITS: Final = ("", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 COLUMNS_LIMIT: Final = 1000
 """Columns of a file."""
 PROGRESS_ROWS: Final = 2000
 """Rows between two reports of progress."""
 _RESOURCE = re.compile(r"[a-z][a-zA-Z0-9._-]{0,62}\Z")
+_DECLARED = re.compile(r"sep=(?P<separator>.)\r?\n?\Z")
+HEADER_LIMIT: Final = 1_000_000
+"""Characters of the first line."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,12}\Z")
 
 Progress = Callable[[int, int], None]
@@ -84,43 +111,45 @@ def parse_column_map(texts: Sequence[str], option: str, fields: Sequence[str]) -
 def _check_field(field: str, option: str, fields: Sequence[str]) -> None:
     if field in fields or field.startswith(DOMAIN_PREFIX):
         return
-    near = difflib.get_close_matches(field, fields, n=1, cutoff=0.75)
-    if near or not _RESOURCE.match(field):
-        remedy = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(fields)}, or the name of a resource"
-        raise Usage(f"field {field!r} is not known", place=option, remedy=remedy)
+    resource = field.removeprefix(RESOURCE_PREFIX)
+    if resource != field and _RESOURCE.match(resource) and resource not in fields:
+        return
+    near = nearest_field(field, fields)
+    hint = f"did you mean {near!r}? " if near else f"one of {', '.join(fields)}; "
+    further = f"for a further resource that VMs need and hosts have, write {RESOURCE_PREFIX}{resource or 'NAME'}"
+    raise Usage(f"field {field!r} is not known", place=option, remedy=hint + further)
 
 
-class Condition(msgspec.Struct, frozen=True):
-    """One ``--where``: the column, whether it must be equal, and the value."""
-
-    column: str
-    equal: bool
-    value: str
-
-
-def parse_where(texts: Sequence[str]) -> tuple[Condition, ...]:
-    """From ``column=value`` or ``column!=value``; all of them must hold."""
-    conditions: list[Condition] = []
-    for text in texts:
-        column, equals, value = text.partition("=")
-        equal = not column.endswith("!")
-        column = column.removesuffix("!").strip()
-        if not equals or not column:
-            raise Usage(f"{text!r} is not column=value", place="--where", remedy="such as pod_phase=Running")
-        conditions.append(Condition(column, equal, value.strip()))
-    return tuple(conditions)
+def nearest_field(name: str, fields: Sequence[str]) -> str:
+    """The field that somebody likely means who writes this name; empty where none is near."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    words = {**BOTH_WORDS, **(VM_WORDS if "id" in fields else HOST_WORDS)}
+    if plain in words and (words[plain] in fields or words[plain].startswith(DOMAIN_PREFIX)):
+        return words[plain]
+    return next(iter(difflib.get_close_matches(name.lower(), fields, n=1, cutoff=0.6)), "")
 
 
 def read_hosts(
-    path: Path, columns: ColumnMap | None, inventory: Inventory, progress: Progress = lambda a, b: None
+    path: Path,
+    columns: ColumnMap | None,
+    inventory: Inventory,
+    progress: Progress = lambda a, b: None,
+    *,
+    where: Sequence[RowCondition] = (),
+    decimal: str = "",
 ) -> None:
-    """Add the hosts of a file to the inventory, with its problems."""
+    """Add the hosts of a file that meet all conditions to the inventory, with its problems.
+
+    ``decimal``: the sign before the fraction of a number, ``.`` or ``,``; empty: what the file's numbers show.
+    """
     inventory.has_hosts = True
-    table = _Table(path, columns, HOST_FIELDS, ("name", "cpu", "memory"), "--host-map", inventory.problems)
-    inventory.notices.extend(table.unread())
-    for row in table.rows((), progress, IMPORT_HOSTS_LIMIT):
+    required = ("name", "cpu", "memory")
+    table = _Table(path, columns, HOST_FIELDS, required, ("--host-map", "--host-where"), inventory, decimal)
+    inventory.notices.extend(table.unread(where))
+    for row in table.rows(where, progress, IMPORT_HOSTS_LIMIT, lambda one: inventory.leave_host_out(one.text("name"))):
         capacity = row.amounts()
         if capacity is None:
+            inventory.listed_hosts.add(row.text("name"))
             continue
         traits = row.optional("traits")
         inventory.hosts.append(
@@ -142,19 +171,21 @@ def read_vms(
     columns: ColumnMap | None,
     inventory: Inventory,
     *,
-    where: Sequence[Condition] = (),
+    where: Sequence[RowCondition] = (),
     progress: Progress = lambda a, b: None,
+    decimal: str = "",
 ) -> None:
-    """Add the VMs of a file that meet all conditions to the inventory, with its problems."""
+    """Add the VMs of a file that meet all conditions to the inventory, with its problems. ``decimal``: as for hosts."""
     inventory.has_vms = True
-    table = _Table(path, columns, VM_FIELDS, ("id",), "--vm-map", inventory.problems)
+    table = _Table(path, columns, VM_FIELDS, ("id",), ("--vm-map", "--where"), inventory, decimal)
     inventory.notices.extend(table.unread(where))
     if "flavor" not in table.columns and not {"cpu", "memory"} <= table.columns.keys():
         table.missing("cpu and memory" if "cpu" not in table.columns else "memory")
-    for row in table.rows(where, progress, IMPORT_VMS_LIMIT):
+    for row in table.rows(where, progress, IMPORT_VMS_LIMIT, lambda one: inventory.leave_vm_out()):
         flavor = row.text("flavor")
         sizes = None if flavor and not row.text("cpu") and not row.text("memory") else row.amounts()
-        if sizes is None and not flavor:
+        if sizes is None and (not flavor or row.text("cpu") or row.text("memory")):
+            inventory.listed_vms.add(row.text("id"))
             continue
         inventory.vms.append(
             VmRecord(
@@ -175,7 +206,6 @@ def read_vms(
                 restart_priority=row.integer("restart_priority", PRIORITY_LIMIT),
             )
         )
-    inventory.rows_left_out += table.left_out
 
 
 class _Row:
@@ -201,7 +231,9 @@ class _Row:
         if not text:
             return None
         try:
-            return parse_bytes(text + self._table.columns[field].unit)
+            return parse_bytes(self._table.number(self, field, text))
+        except AmbiguousNumber:
+            raise
         except BadInput as error:
             self._problem(field, error)
             return None
@@ -243,7 +275,9 @@ class _Row:
                 if not text:
                     raise BadInput("is empty", remedy="give a number")
                 parse = parse_milli if field == "cpu" else parse_bytes
-                found[field] = parse(text + self._table.columns[field].unit)
+                found[field.removeprefix(RESOURCE_PREFIX)] = parse(self._table.number(self, field, text))
+            except AmbiguousNumber:
+                raise
             except BadInput as error:
                 self._problem(field, error)
                 failed = True
@@ -263,23 +297,29 @@ class _Table:
         columns: ColumnMap | None,
         fields: Sequence[str],
         required: Sequence[str],
-        option: str,
-        problems: Problems,
+        options: tuple[str, str],
+        inventory: Inventory,
+        decimal: str,
     ) -> None:
         self.path = path
-        self.problems = problems
-        self.left_out = 0
-        self._option = option
+        self.problems = inventory.problems
+        self._inventory = inventory
+        self._option, self._where = options
+        self._separator = ","
+        self._skipped_lines = 0
         self._fields = fields
         self._mapped = bool(columns)
         self._header = self._read_header()
         given = columns or {
-            name: Column(name) for name in self._header if name in fields or name.startswith(DOMAIN_PREFIX)
+            name: Column(name)
+            for name in self._header
+            if name in fields or name.startswith((DOMAIN_PREFIX, RESOURCE_PREFIX))
         }
         self.columns = dict(given)
         for field, column in self.columns.items():
             if column.name not in self._header:
-                raise self._unknown(column.name, f"{option} {field}={column.name}")
+                option = f"{self._option} {field}={column.name}"
+                raise unknown_column(column.name, self._header, f"{self.path}:1", option)
         for field in required:
             if field not in self.columns:
                 self.missing(field)
@@ -287,13 +327,32 @@ class _Table:
         self.domains = [field for field in self.columns if field.startswith(DOMAIN_PREFIX)]
         others = [field for field in self.columns if field not in fields and field not in self.domains]
         self.resources = [field for field in ("cpu", "memory") if field in self.columns] + others
+        self._decimal = decimal
+        self._form = self._number_form()
+
+    def _number_form(self) -> NumberForm:
+        """How the file writes numbers, by all cells that are read as numbers."""
+        form = NumberForm(self._decimal)
+        numeric = [self.index[field] for field in (*self.resources, "disk") if field in self.index]
+        if not self._decimal:
+            for cells, _ in self._cells(lambda done, size: None):
+                for index in numeric:
+                    if index < len(cells):
+                        form.see(cells[index])
+        return form
+
+    def number(self, row: _Row, field: str, text: str) -> str:
+        """The number of a cell with the unit of its column, as ``quantity`` reads it."""
+        column = self.columns[field]
+        return self._form.plain(text, f"{row.place}: column {column.name!r}") + column.unit
 
     def missing(self, field: str) -> None:
         """Refuse a file without a column for a field that is needed."""
-        remedy = f"say which: {self._option} {field.split()[0]}=COLUMN; the file has {self._shown()}"
+        column = next((name for name in self._header if nearest_field(name, self._fields) == field), "COLUMN")
+        remedy = f"say which: {self._option} {field.split()[0]}={column}; the file has {self._shown()}"
         raise BadInput(f"no column for {field}", place=f"{self.path}:1", remedy=remedy)
 
-    def unread(self, where: Sequence[Condition] = ()) -> Iterator[Reason]:
+    def unread(self, where: Sequence[RowCondition] = ()) -> Iterator[Reason]:
         """The columns that nothing is read from: with the nearest field that there is, or all that no map names."""
         used = {column.name for column in self.columns.values()} | {term.column for term in where}
         left = [name for name in self._header if name and name not in used]
@@ -303,35 +362,44 @@ class _Table:
             return
         free = [field for field in self._fields if field not in self.columns]
         for name in left:
-            near = next(iter(difflib.get_close_matches(name.lower(), free, n=1)), "")
+            near = nearest_field(name, self._fields)
+            near = near if near in free or near.startswith(DOMAIN_PREFIX) else ""
             fields = {"file": str(self.path), "column": name, "near": near}
             yield Reason(ImportNotice.COLUMN_UNKNOWN, fields)
 
-    def rows(self, where: Sequence[Condition], progress: Progress, limit: int) -> Iterator[_Row]:
-        """The rows that meet all conditions."""
-        terms = []
-        for term in where:
-            if term.column not in self._header:
-                raise self._unknown(term.column, "--where")
-            terms.append((self._header.index(term.column), term.equal, term.value))
+    def rows(
+        self, where: Sequence[RowCondition], progress: Progress, limit: int, leave_out: Callable[[_Row], None]
+    ) -> Iterator[_Row]:
+        """The rows that meet all conditions; all others are handed to ``leave_out``."""
+        check_columns(where, self._header, f"{self.path}:1", self._where)
+        at = {term.column: self._header.index(term.column) for term in where}
         for count, (cells, line) in enumerate(self._cells(progress)):
             if count > limit:
-                raise BadInput(f"more than {limit} rows", place=f"{self.path}:{line}", remedy="split the file")
+                remedy = "split the file, and import each part with --partial"
+                raise BadInput(f"more than {limit} rows", place=f"{self.path}:{line}", remedy=remedy)
             if any("\0" in cell for cell in cells):
                 raise BadInput("not CSV: a zero byte", place=f"{self.path}:{line}", remedy="save the file as text")
             if len(cells) != len(self._header):
                 message = f"{len(cells)} cells, but the header has {len(self._header)}"
-                self.problems.add(f"{self.path}:{line}", message, "quote cells that hold a comma")
-            elif all((cells[index].strip() == value) == equal for index, equal, value in terms):
+                self.problems.add(f"{self.path}:{line}", message, f"quote cells that hold a {self._separator!r}")
+                self._inventory.nameless = True
+            elif not where or selects(where, partial(_cell, cells, at)):
                 yield _Row(self, cells, line)
             else:
-                self.left_out += 1
+                leave_out(_Row(self, cells, line))
 
     def _read_header(self) -> list[str]:
         with open_input(self.path) as (stream, _):
-            reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""), strict=True)
+            text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
             try:
-                header = [cell.strip() for cell in next(reader, [])]
+                first = text.readline(HEADER_LIMIT)
+                if declared := _DECLARED.match(first):
+                    self._separator, self._skipped_lines = declared["separator"], 1
+                    first = ""
+                lines = itertools.chain([first] if first else [], text)
+                if not self._skipped_lines:
+                    self._separator = _separator(first)
+                header = [cell.strip() for cell in next(csv.reader(lines, strict=True, delimiter=self._separator), [])]
             except (csv.Error, UnicodeDecodeError) as error:
                 raise self._broken(error, 1) from None
         if not any(header):
@@ -346,15 +414,18 @@ class _Table:
     def _cells(self, progress: Progress) -> Iterator[tuple[list[str], int]]:
         with open_input(self.path) as (stream, size):
             text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
-            reader = csv.reader(text, strict=True)
-            line = 1
+            for _ in range(self._skipped_lines):
+                text.readline(HEADER_LIMIT)
+            before = self._skipped_lines
+            reader = csv.reader(text, strict=True, delimiter=self._separator)
+            line = 1 + before
             try:
                 next(reader)
-                line = reader.line_num + 1
+                line = reader.line_num + 1 + before
                 for count, cells in enumerate(reader):
                     if cells:
                         yield cells, line
-                    line = reader.line_num + 1
+                    line = reader.line_num + 1 + before
                     if count % PROGRESS_ROWS == 0:
                         progress(stream.tell(), size)
             except (csv.Error, UnicodeDecodeError) as error:
@@ -369,15 +440,15 @@ class _Table:
         )
         return BadInput(f"not CSV: {error}", place=f"{self.path}:{line}", remedy=remedy)
 
-    def _unknown(self, column: str, place: str) -> BadInput:
-        near = difflib.get_close_matches(column, self._header, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return BadInput(
-            f"there is no column {column!r} ({place})",
-            place=f"{self.path}:1",
-            remedy=f"{hint}the file has {self._shown()}",
-        )
-
     def _shown(self) -> str:
         shown = ", ".join(self._header[:12])
         return f"{shown}, …" if len(self._header) > 12 else shown
+
+
+def _separator(header: str) -> str:
+    """What stands between the cells of a header: that which makes most cells of it, a comma where several do."""
+    return max(DELIMITERS, key=lambda one: len(next(csv.reader([header], delimiter=one), [])))
+
+
+def _cell(cells: Sequence[str], at: Mapping[str, int], column: str) -> str:
+    return cells[at[column]]

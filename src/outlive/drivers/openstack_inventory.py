@@ -17,33 +17,34 @@ from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.files import read_input
 from outlive.drivers.openstack.inventory import Item, Lists, Record, fill_inventory
 from outlive.inventory.records import Inventory
-from outlive.resources.documents import Problems, parse_json
+from outlive.inventory.selection import Selection
+from outlive.resources.documents import parse_json
 
 
-def read_openstack(folder: Path) -> Inventory:
-    """All records of the folder; files that cannot be read at all raise, everything else is a problem."""
+def read_openstack(folder: Path, selection: Selection = Selection()) -> Inventory:
+    """All records of the folder that the selection takes; lists that cannot be read raise, all else is a problem."""
     if not folder.is_dir():
         raise NotFound("no such folder", place=str(folder), remedy="name the folder with hypervisors.json")
     inventory = Inventory(what="openstack", has_hosts=True, has_vms=True)
-    problems = inventory.problems
     grouped = (folder / "server_groups.json").exists()
     lists = Lists(
-        hypervisors=list(_items(folder, "hypervisors", ("Hypervisor Hostname", "ID"), problems, needed=True)),
-        aggregates=_items(folder, "aggregates", (), problems),
-        services=_items(folder, "services", (), problems),
-        flavors=_items(folder, "flavors", (), problems),
-        server_groups=_items(folder, "server_groups", (), problems) if grouped else None,
-        servers=_items(folder, "servers", ("ID",), problems, needed=True),
+        hypervisors=list(_items(folder, "hypervisors", ("Hypervisor Hostname", "ID"), inventory, needed=True)),
+        aggregates=_items(folder, "aggregates", (), inventory),
+        services=_items(folder, "services", (), inventory),
+        flavors=_items(folder, "flavors", (), inventory),
+        server_groups=_items(folder, "server_groups", (), inventory) if grouped else None,
+        servers=_items(folder, "servers", ("ID",), inventory, needed=True),
     )
-    fill_inventory(inventory, lists)
+    fill_inventory(inventory, lists, selection=selection)
     if not inventory.flavors:
         inventory.sizes_remedy = f"write {folder / 'flavors.json'}: openstack flavor list --all --long -f json"
     return inventory
 
 
 def _items(
-    folder: Path, what: str, shown_by: Sequence[str], problems: Problems, *, needed: bool = False
+    folder: Path, what: str, shown_by: Sequence[str], inventory: Inventory, *, needed: bool = False
 ) -> Iterator[Item]:
+    problems = inventory.problems
     path = folder / f"{what}.json"
     if not path.exists():
         if needed:
@@ -57,8 +58,14 @@ def _items(
         place = f"{path}[{index}]"
         if not isinstance(record, dict):
             problems.add(place, f"{str(record)[:60]!r} is not an object", "write it with the option -f json")
+            inventory.nameless = True
             continue
-        yield Item(place, record, _shown(folder / what, record, shown_by), problems)
+        try:
+            shown = _shown(folder / what, record, shown_by)
+        except BadInput as error:
+            problems.add(place, f"{error.place}: {error.message}", error.remedy)
+            shown = {}
+        yield Item(place, record, shown, problems)
 
 
 def _shown(folder: Path, record: Record, names: Sequence[str]) -> Record:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
@@ -33,6 +33,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 
 from outlive.base.errors import BadInput, LimitExceeded, OutliveError, Unavailable
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
+from outlive.inventory.selection import RowCondition, check_columns, selects
 from outlive.placement.vms import (
     FlavorRow,
     ServerRow,
@@ -404,11 +405,18 @@ def _json(value: Any) -> str:
 MIB = 2**20
 
 
-async def read_database(address: str) -> Inventory:
-    """All servers and flavors of the database; ``Unavailable`` if it cannot be read to the end."""
+WHERE_COLUMNS: Final = ("id", "name", "status", "project", "host", "zone", "flavor", "os_type")
+"""What ``--where`` may name of a server."""
+
+
+async def read_database(address: str, where: Sequence[RowCondition] = ()) -> Inventory:
+    """All servers that meet the conditions and all flavors of the database; ``Unavailable`` if it cannot be read to the
+    end."""
+    check_columns(where, WHERE_COLUMNS, "the table of servers")
     source = SyncedTables(address)
     try:
         listed = await source.list_vms()
+        servers = await source.list_servers() if listed.unknown_flavors else ()
         flavors = await source.list_flavors()
     except Unavailable as error:
         remedy = "nothing was imported; check that the database runs, and repeat"
@@ -417,9 +425,14 @@ async def read_database(address: str) -> Inventory:
         await source.close()
     inventory = Inventory(what="database", has_vms=True)
     inventory.flavors.extend({row.name: _flavor(row) for row in flavors if row.name}.values())
-    inventory.vms.extend(_vm(view) for view in listed.vms)
+    chosen = [view for view in listed.vms if selects(where, partial(getattr, view))]
+    inventory.vms.extend(map(_vm, chosen))
     unknown = sum(listed.unknown_flavors.values())
-    inventory.rows_left_out = listed.without_host + listed.repeated + unknown + sum(listed.unreadable.values())
+    unreadable = sum(listed.unreadable.values())
+    left_out = listed.without_host + listed.repeated + unknown + unreadable
+    inventory.rows_left_out = len(listed.vms) - len(chosen) + left_out
+    inventory.listed_vms = {server.id for server in servers if server.host and server.flavor in listed.unknown_flavors}
+    inventory.nameless = bool(listed.unreadable.get(SERVERS.name))
     inventory.notices.extend(_left_out(listed, unknown))
     return inventory
 

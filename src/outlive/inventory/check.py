@@ -8,12 +8,14 @@ VM's sizes, so that patterns of required slots have a name to match. It writes n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.inventory.power_states import GuestPower, StatusMap, known_words, power_state
 from outlive.inventory.records import (
+    HOST_MEMORY_LEAST,
     IMPORT_HOSTS_LIMIT,
     IMPORT_VMS_LIMIT,
     FlavorRecord,
@@ -21,6 +23,7 @@ from outlive.inventory.records import (
     Inventory,
     VmRecord,
     check_amounts,
+    name_objects,
 )
 from outlive.resources import (
     CREATOR_LABEL,
@@ -31,13 +34,14 @@ from outlive.resources import (
     Hypervisor,
     Resource,
     VirtualMachine,
-    check_name,
 )
-from outlive.resources.documents import Problems
+from outlive.resources.documents import BadInputs, Problems
 from outlive.resources.meta import check_labels
 
 CREATOR = "import"
 """Value of the creator label on what an import created; ``--prune`` deletes nothing else."""
+ROUNDS: Final = 4
+"""Times that records are left out before nothing is imported: a host that goes takes its VMs along."""
 _Record = TypeVar("_Record", HostRecord, VmRecord, FlavorRecord)
 
 
@@ -52,6 +56,12 @@ class ImportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Resource → ratio of at least 1."""
     creator: str = CREATOR
     """Value of the creator label on what is created, and the source that its status names."""
+    partial: bool = False
+    """The records are a part of the source: what they lack has not vanished."""
+    status_map: StatusMap = {}
+    """What words of the source mean for a VM, besides those that importers know."""
+    unknown_runs: bool = False
+    """A VM with a word that nobody knows counts as running; otherwise the word is a problem."""
 
 
 class Existing(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +70,13 @@ class Existing(msgspec.Struct, frozen=True, kw_only=True):
     hosts: dict[str, Hypervisor] = {}
     vms: dict[str, VirtualMachine] = {}
     flavors: dict[str, Flavor] = {}
+    members: frozenset[str] = frozenset()
+    """Hosts that have a ``Membership``: their daemons say themselves what there is."""
+
+    def is_own(self, host: str) -> bool:
+        """Whether a daemon of ours is in charge of that host, or was: what a source says of it is not the last word."""
+        known = self.hosts.get(host)
+        return host in self.members or (known is not None and known.spec.management == "node")
 
     def flavor_specs(self) -> dict[str, FlavorSpec]:
         """By flavor name."""
@@ -75,41 +92,80 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     gone_hosts: frozenset[str] = frozenset()
     """Names of objects that ``--prune`` deletes."""
     gone_vms: frozenset[str] = frozenset()
+    vanished_hosts: frozenset[str] = frozenset()
+    """Names of objects that an earlier import made and the source no longer lists: they stay, and nobody plans on
+    them."""
+    vanished_vms: frozenset[str] = frozenset()
+    kept_hosts: frozenset[str] = frozenset()
+    """Hosts that the source no longer lists and that a daemon of ours is in charge of: they count on."""
 
 
 def check_inventory(inventory: Inventory, existing: Existing, options: ImportOptions) -> Wanted:
-    """All records, checked; raises ``BadInputs`` with every problem of the input."""
+    """All records under names that objects can have, checked; raises ``BadInputs`` with every problem of the input."""
     problems = inventory.problems
+    name_objects(inventory)
     hosts = _unique(((h.name, h) for h in inventory.hosts), "host", problems)
     vms = _unique(((v.id, v) for v in inventory.vms), "VM", problems)
     flavors = _unique(((f.name, f) for f in inventory.flavors), "flavor", problems)
     for what, count, limit in (("hosts", len(hosts), IMPORT_HOSTS_LIMIT), ("VMs", len(vms), IMPORT_VMS_LIMIT)):
         if count > limit:
             problems.add(inventory.what, f"{count} {what} are too many", f"at most {limit} in one import")
-    for vm in vms.values():
-        _check_object_name(vm.id, vm.place, problems)
     for host in hosts.values():
-        _check_object_name(host.name, host.place, problems)
+        _check_other_name(host, existing, problems)
         _check_labels(host, problems)
-        check_amounts(host.capacity, host.place, problems, what=f"host {host.name!r}")
+        what = f"host {host.name!r}"
+        check_amounts(host.capacity, host.place, problems, what=what, memory_least=HOST_MEMORY_LEAST)
     for flavor in flavors.values():
         check_amounts(flavor.resources, flavor.place, problems, what=f"flavor {flavor.name!r}")
-    gone_hosts = (
-        _gone(existing.hosts, hosts, options.creator) if options.prune and inventory.has_hosts else frozenset[str]()
-    )
-    gone_vms = _gone(existing.vms, vms, options.creator) if options.prune and inventory.has_vms else frozenset[str]()
-    there = hosts.keys() | (existing.hosts.keys() - gone_hosts)
+    away_hosts, kept_hosts = _away_hosts(inventory, hosts, existing, options.creator)
+    away_vms = _away_vms(inventory, vms, existing, options.creator)
+    there = hosts.keys() | (existing.hosts.keys() - (frozenset() if options.partial else away_hosts))
     sizes = existing.flavor_specs()
-    sized = {name: _sized(vm, flavors, sizes, there, inventory) for name, vm in vms.items()}
+    checked = {}
+    for name, vm in vms.items():
+        _check_host(vm, there, existing, problems)
+        checked[name] = _sized(_powered(vm, options, problems), flavors, sizes, inventory)
     problems.check()
-    synthesised = _synthesised(sized.values(), flavors, sizes)
+    nothing: frozenset[str] = frozenset()
+    marks = not options.prune and not options.partial
     return Wanted(
         hosts=hosts,
-        vms=sized,
-        flavors={**flavors, **synthesised},
-        gone_hosts=gone_hosts,
-        gone_vms=gone_vms,
+        vms=checked,
+        flavors={**flavors, **_synthesised(checked.values(), flavors, sizes)},
+        gone_hosts=away_hosts if options.prune else nothing,
+        gone_vms=away_vms if options.prune else nothing,
+        vanished_hosts=away_hosts if marks else nothing,
+        vanished_vms=away_vms if marks else nothing,
+        kept_hosts=kept_hosts,
     )
+
+
+def check_leaving_out(inventory: Inventory, existing: Existing, options: ImportOptions) -> tuple[Wanted, Problems]:
+    """The same without the records that are wrong, and what is wrong with them; ``BadInputs`` for a problem that is
+    none of a record. What is left out has not vanished."""
+    found, inventory.problems = inventory.problems, Problems()
+    for _ in range(ROUNDS):
+        try:
+            return check_inventory(inventory, existing, options), found
+        except BadInputs as error:
+            bad = inventory.problems.places
+            if not _leave_out(inventory, bad):
+                raise
+            found.extend(error.problems, error.total, bad)
+            inventory.problems = Problems()
+    found.check()
+    return Wanted(hosts={}, vms={}, flavors={}), found
+
+
+def _leave_out(inventory: Inventory, bad: set[str]) -> bool:
+    """Take the records at these places out; whether there was any."""
+    inventory.listed_hosts.update(host.name for host in inventory.hosts if host.place in bad)
+    inventory.listed_vms.update(vm.id for vm in inventory.vms if vm.place in bad)
+    before = len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors)
+    inventory.hosts = [host for host in inventory.hosts if host.place not in bad]
+    inventory.vms = [vm for vm in inventory.vms if vm.place not in bad]
+    inventory.flavors = [flavor for flavor in inventory.flavors if flavor.place not in bad]
+    return len(inventory.hosts) + len(inventory.vms) + len(inventory.flavors) < before
 
 
 def _unique(records: Iterable[tuple[str, _Record]], what: str, problems: Problems) -> dict[str, _Record]:
@@ -125,11 +181,14 @@ def _unique(records: Iterable[tuple[str, _Record]], what: str, problems: Problem
     return found
 
 
-def _check_object_name(name: str, place: str, problems: Problems) -> None:
-    try:
-        check_name(name)
-    except BadInput as error:
-        problems.add(place, error.message, error.remedy)
+def _check_other_name(host: HostRecord, existing: Existing, problems: Problems) -> None:
+    """A host whose name cannot be that of an object has another one, which must be that of no other host."""
+    old = existing.hosts.get(host.name)
+    if old is not None and old.status.source and old.status.source_name != host.source_name:
+        message = (
+            f"host {host.source_name or host.name!r} would be {host.name}, as {old.status.source_name or 'another'} is"
+        )
+        problems.add(host.place, message, "rename one of the two in the source")
 
 
 def _check_labels(host: HostRecord, problems: Problems) -> None:
@@ -141,18 +200,35 @@ def _check_labels(host: HostRecord, problems: Problems) -> None:
             problems.add(host.place, f"{what} {value[:80]!r} of host {host.name!r} is no label", error.remedy)
 
 
+def _check_host(vm: VmRecord, there: Iterable[str], existing: Existing, problems: Problems) -> None:
+    """A VM on a host that nobody lists is a problem; also on one that the source no longer lists."""
+    if not vm.host or vm.host in there:
+        return
+    message = f"VM {vm.id!r} is on host {vm.host!r}, which is in no list of hosts"
+    if vm.host in existing.hosts:
+        message = f"VM {vm.id!r} is on host {vm.host!r}, which the list of hosts does not have any more"
+    problems.add(vm.place, message, "import the host as well, or leave the VM out")
+
+
+def _powered(vm: VmRecord, options: ImportOptions, problems: Problems) -> VmRecord:
+    """The VM with what its source's word for its state means; a word that nobody knows is a problem."""
+    if vm.phase is None:
+        return vm
+    power = power_state(vm.phase, options.status_map)
+    if power is None and options.unknown_runs:
+        power = GuestPower.RUNNING
+    if power is None:
+        word = vm.phase[:60]
+        remedy = f"say what it means: --status-map '{word}=stopped' or '{word}=running'; {known_words()}"
+        problems.add(vm.place, f"status {word!r} of VM {vm.id!r} is not known", remedy)
+    return msgspec.structs.replace(vm, power=power)
+
+
 def _sized(
-    vm: VmRecord,
-    flavors: Mapping[str, FlavorRecord],
-    known: Mapping[str, FlavorSpec],
-    hosts: Iterable[str],
-    inventory: Inventory,
+    vm: VmRecord, flavors: Mapping[str, FlavorRecord], known: Mapping[str, FlavorSpec], inventory: Inventory
 ) -> VmRecord:
     """The VM with its sizes, those of its flavor where the source gives none, and with a flavor name."""
     problems = inventory.problems
-    if vm.host and vm.host not in hosts:
-        message = f"VM {vm.id!r} is on host {vm.host!r}, which is in no list of hosts"
-        problems.add(vm.place, message, "import the host as well, or leave the VM out")
     amounts = vm.resources
     if amounts is None:
         flavor = flavors.get(vm.flavor) or known.get(vm.flavor)
@@ -188,10 +264,32 @@ def _synthesised(
     return dict(sorted(made.items()))
 
 
-def _gone(objects: Mapping[str, Resource], listed: Mapping[str, object], creator: str) -> frozenset[str]:
-    """What an earlier import created and the source lacks."""
+def _is_away(name: str, item: Resource, listed: Iterable[str], creator: str) -> bool:
+    """Whether an earlier import created it and the source lacks it."""
+    return name not in listed and item.metadata.labels.get(CREATOR_LABEL) == creator
+
+
+def _away_hosts(
+    inventory: Inventory, hosts: Mapping[str, HostRecord], existing: Existing, creator: str
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Hosts that the source no longer lists, and of these the ones that a daemon of ours is in charge of."""
+    if not inventory.has_hosts or inventory.nameless:
+        return frozenset(), frozenset()
+    listed = hosts.keys() | inventory.listed_hosts
+    away = {name for name, host in existing.hosts.items() if _is_away(name, host, listed, creator)}
+    own = frozenset(name for name in away if existing.is_own(name))
+    return frozenset(away) - own, own
+
+
+def _away_vms(inventory: Inventory, vms: Mapping[str, VmRecord], existing: Existing, creator: str) -> frozenset[str]:
+    """VMs that the source no longer lists, without those that a daemon of ours runs or is to run."""
+    if not inventory.has_vms or inventory.nameless:
+        return frozenset()
+    listed = vms.keys() | inventory.listed_vms
     return frozenset(
         name
-        for name, item in objects.items()
-        if name not in listed and item.metadata.labels.get(CREATOR_LABEL) == creator
+        for name, vm in existing.vms.items()
+        if _is_away(name, vm, listed, creator)
+        and not (vm.status.holders or vm.status.migration is not None or vm.deleting)
+        and not (vm.host and existing.is_own(vm.host))
     )

@@ -18,7 +18,8 @@ import msgspec
 
 from outlive.base.hashes import stable_hash
 from outlive.inventory.check import CREATOR, Existing, ImportOptions, Wanted
-from outlive.inventory.records import FlavorRecord, HostRecord, VmRecord, is_active
+from outlive.inventory.power_states import VANISHED, GuestPower
+from outlive.inventory.records import FlavorRecord, HostRecord, VmRecord
 from outlive.placement.rule_conflicts import concerned_vm, contradictions
 from outlive.placement.rules import demands_of
 from outlive.resources import (
@@ -81,11 +82,12 @@ def plan_import(
     wanted: Wanted, existing: Existing, options: ImportOptions, *, landed: Mapping[str, str], now: datetime
 ) -> ImportPlan:
     """The writes, in a safe order. ``landed``: VM → host, for VMs that were placed and not found somewhere."""
-    zones = _zones(wanted, existing)
+    zones = _Zones(wanted, existing)
     vms = {
-        name: _vm(record, existing.vms.get(name), landed, zones, options.creator, now)
+        name: _vm(record, existing.vms.get(name), landed, zones, existing, options.creator, now)
         for name, record in wanted.vms.items()
     }
+    vms |= {name: _vanished_vm(existing.vms[name], zones, now) for name in sorted(wanted.vanished_vms)}
     staying = {name: vm for name, vm in existing.vms.items() if name not in wanted.gone_vms}
     pairs: list[tuple[Resource, Resource | None]] = []
     pairs.extend(_flavors(wanted.flavors.values(), existing, options.creator))
@@ -156,35 +158,39 @@ def object_name(flavor_name: str, taken: Iterable[str] = ()) -> str:
     return name if name not in set(taken) else f"{name}-{stable_hash(flavor_name):016x}"
 
 
-def _zones(wanted: Wanted, existing: Existing) -> dict[str, str]:
-    """Host → its zone once the import is done, empty where it has none."""
-    zones = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in existing.hosts.items()}
-    zones.update({name: host.zone for name, host in wanted.hosts.items() if host.zone is not None})
-    return zones
+class _Zones:
+    """The zones of hosts, empty where one has none: before the import, and once it is done."""
 
+    def __init__(self, wanted: Wanted, existing: Existing) -> None:
+        self.before = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in existing.hosts.items()}
+        said = {name: host.zone for name, host in wanted.hosts.items() if host.zone is not None}
+        self.after = {**self.before, **said}
 
-def _zone(record: VmRecord, old: VirtualMachine | None, host: str, zones: Mapping[str, str]) -> str:
-    """The VM's zone: that of its source, else that which somebody else gave it, else that of its host."""
-    if record.zone:
-        return record.zone
-    before = old.spec.zone if old is not None else ""
-    was = old.host if old is not None else ""
-    if record.zone is None and before != zones.get(was, ""):
-        return before
-    return zones.get(host, "")
+    def is_derived(self, vm: VirtualMachine) -> bool:
+        """Whether the VM's zone is that which its host had before the import: nobody else gave it one."""
+        return vm.spec.zone == self.before.get(vm.host, "")
+
+    def zone(self, record: VmRecord, old: VirtualMachine | None, host: str) -> str:
+        """The VM's zone: that of its source, else that which somebody else gave it, else that of its host."""
+        if record.zone:
+            return record.zone
+        if record.zone is None and old is not None and not self.is_derived(old):
+            return old.spec.zone
+        return self.after.get(host, "")
 
 
 def _vm(
     record: VmRecord,
     old: VirtualMachine | None,
     landed: Mapping[str, str],
-    zones: Mapping[str, str],
+    zones: _Zones,
+    existing: Existing,
     creator: str,
     now: datetime,
 ) -> VirtualMachine:
     spec = old.spec if old is not None else VirtualMachineSpec()
-    phase = record.phase if record.phase is not None else (old.status.phase if old is not None else "")
     status = old.status if old is not None else VirtualMachineStatus()
+    phase = record.phase if record.phase is not None else status.phase.replace(VANISHED, "")
     held = bool(status.holders) or status.migration is not None  # its host says itself where and how it is
     assigned = status.assigned if held else _assigned(status.assigned, landed.get(record.id, record.host))
     known = {
@@ -195,12 +201,12 @@ def _vm(
         "disk_gib": record.disk_gib,
         "extra_specs": record.extra_specs,
         "os_type": record.os_type,
-        "zone": _zone(record, old, assigned.hypervisor if assigned is not None else "", zones),
+        "zone": zones.zone(record, old, assigned.hypervisor if assigned is not None else ""),
         "server_group": record.server_group,
         "server_group_policy": record.server_group_policy,
         "protection": record.protection,
         "restart_priority": record.restart_priority,
-        "power_state": "running" if is_active(phase) else "stopped",
+        "power_state": _power(record, old, held or (old is not None and existing.is_own(old.host))),
     }
     spec = msgspec.structs.replace(spec, **{key: value for key, value in known.items() if value is not None})
     new = status if held else msgspec.structs.replace(status, phase=phase, assigned=assigned, source=creator)
@@ -208,6 +214,25 @@ def _vm(
         new = msgspec.structs.replace(new, observed_at=now)
     labels = {HOST_LABEL: assigned.hypervisor if assigned is not None else None}
     return VirtualMachine(metadata=_metadata(record.id, old, labels, creator), spec=spec, status=new)
+
+
+def _power(record: VmRecord, old: VirtualMachine | None, ours: bool) -> str | None:
+    """Whether it is to run; ``None`` where that stays as it is. ``ours``: its host's daemon starts and stops it as its
+    user says, and no list of a source does."""
+    if old is not None and (ours or (record.power is None and old.status.phase != VANISHED)):
+        return None
+    return "stopped" if record.power is GuestPower.STOPPED else "running"
+
+
+def _vanished_vm(vm: VirtualMachine, zones: _Zones, now: datetime) -> VirtualMachine:
+    """The VM as one that its source does not list any more: it is nowhere and needs no slot until it is seen again."""
+    if vm.status.phase == VANISHED and vm.status.assigned is None:
+        return vm
+    spec = msgspec.structs.replace(vm.spec, power_state="stopped", zone="" if zones.is_derived(vm) else vm.spec.zone)
+    status = msgspec.structs.replace(vm.status, phase=VANISHED, assigned=None, observed_at=now)
+    labels = {name: value for name, value in vm.metadata.labels.items() if name != HOST_LABEL}
+    metadata = msgspec.structs.replace(vm.metadata, labels=labels)
+    return msgspec.structs.replace(vm, metadata=metadata, spec=spec, status=status)
 
 
 def _assigned(before: Assigned | None, host: str | None) -> Assigned | None:
@@ -257,6 +282,7 @@ def _hosts(
             instances=tuple(load.instances),
             num_instances=len(load.instances),
             allocation=load.needed,
+            conditions=_vanished(host, now) if name in wanted.vanished_hosts else host.status.conditions,
         )
         yield msgspec.structs.replace(host, status=changed), host
 
@@ -270,6 +296,7 @@ def _host(
     status = old.status if old is not None else HypervisorStatus()
     new = msgspec.structs.replace(
         status,
+        source_name=record.source_name,
         capacity=record.capacity,
         effective_capacity=_effective(record.capacity, spec.overcommit),
         allocation=_allocation(load.needed, record.used),
@@ -321,6 +348,13 @@ def _known_facts(record: HostRecord, status: HypervisorStatus) -> dict[str, obje
     return facts
 
 
+def _vanished(host: Hypervisor, now: datetime) -> tuple[Condition, ...]:
+    """The conditions of a host that its source does not list any more: no slot is there until it is seen again."""
+    message = "its source does not list it any more"
+    gone = Condition(type="Ready", status="False", reason="Vanished", message=message, last_transition_time=now)
+    return with_condition(host.status.conditions, gone)
+
+
 def _conditions(record: HostRecord, conditions: tuple[Condition, ...], now: datetime) -> tuple[Condition, ...]:
     ready = Condition(type="Ready", status="True", reason="Imported", last_transition_time=now)
     if record.down:
@@ -363,15 +397,19 @@ def notices(wanted: Wanted, existing: Existing, plan: ImportPlan, levels: Collec
     all_hosts, all_vms = after(plan, existing)
     vms = [all_vms[name] for name in wanted.vms]
     hosts = [all_hosts[name] for name in wanted.hosts]
-    taken = [name for name, record in wanted.vms.items() if not record.zone and all_vms[name].spec.zone]
-    yield from _about(ImportNotice.VM_ZONE_FROM_HOST, "vms", taken)
+    zones = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in all_hosts.items()}
+    zoned = [vm for vm in vms if not wanted.vms[vm.name].zone and vm.spec.zone and vm.host]
+    yield from _about(
+        ImportNotice.VM_ZONE_FROM_HOST, "vms", [v.name for v in zoned if v.spec.zone == zones.get(v.host)]
+    )
+    yield from _about(ImportNotice.VM_ZONE_KEPT, "vms", [v.name for v in zoned if v.spec.zone != zones.get(v.host)])
     if any(vm.spec.zone for vm in vms):
         zoneless = [host.name for host in hosts if not host.metadata.labels.get(ZONE_LABEL)]
         yield from _about(ImportNotice.HOST_ZONE_UNKNOWN, "hosts", zoneless)
     too_large = [vm.name for vm in vms if _is_too_large(vm, all_hosts.get(vm.host))]
     yield from _about(ImportNotice.VM_LARGER_THAN_HOST, "vms", too_large)
+    yield from _overfull(hosts)
     ruled = [demands_of(vm) for vm in all_vms.values() if vm.spec.affinity_rules or vm.spec.preferred_hosts.strict]
-    zones = {name: host.metadata.labels.get(ZONE_LABEL, "") for name, host in all_hosts.items()}
     for conflict in contradictions(ruled, zones)[:CONFLICTS_SHOWN] if ruled else ():
         said = render(conflict)
         fields = {"vm": concerned_vm(conflict), "why": said.text, "remedy": said.remedy}
@@ -381,10 +419,46 @@ def notices(wanted: Wanted, existing: Existing, plan: ImportPlan, levels: Collec
     yield from _about(ImportNotice.LEVEL_UNKNOWN, "vms", strangers, levels=named)
     yield from _about(ImportNotice.HOST_DOWN, "hosts", [one.name for one in wanted.hosts.values() if one.down])
     yield from _about(ImportNotice.HOST_DISABLED, "hosts", [one.name for one in wanted.hosts.values() if one.disabled])
-    running = [vm for vm in vms if is_active(vm.status.phase)]
+    running = [vm for vm in vms if vm.spec.power_state == "running"]
     yield from _about(ImportNotice.VM_WITHOUT_HOST, "vms", [vm.name for vm in running if not vm.host])
-    stopped = [vm.name for vm in vms if not is_active(vm.status.phase)]
+    stopped = [vm.name for vm in vms if vm.spec.power_state != "running"]
     yield from _about(ImportNotice.VM_NOT_RUNNING, "vms", stopped)
+    yield from _about(ImportNotice.HOST_RENAMED, "hosts", _renamed(hosts))
+    yield from _about(ImportNotice.HOST_VANISHED, "hosts", sorted(wanted.vanished_hosts))
+    yield from _about(
+        ImportNotice.VM_VANISHED, "vms", [_shown(existing.vms[name]) for name in sorted(wanted.vanished_vms)]
+    )
+    yield from _about(ImportNotice.HOST_KEPT, "hosts", sorted(wanted.kept_hosts))
+
+
+def _shown(vm: VirtualMachine) -> str:
+    return f"{vm.spec.display_name} ({vm.name})" if vm.spec.display_name not in ("", vm.name) else vm.name
+
+
+def _renamed(hosts: Iterable[Hypervisor]) -> Iterator[str]:
+    return (f"{host.status.source_name} is {host.name}" for host in hosts if host.status.source_name)
+
+
+def _overfull(hosts: Iterable[Hypervisor]) -> Iterator[Reason]:
+    """Hosts whose VMs need more than there is, and the overcommit with which all of them would fit."""
+    named: list[str] = []
+    ratios: dict[str, Fraction] = {}
+    for host in hosts:
+        capacity, needed = host.effective_capacity(), host.status.allocation
+        if capacity is None or needed is None:
+            continue
+        short = [name for name in ("cpu", "memory") if needed.get(name, 0) > capacity.get(name, 0) > 0]
+        for name in short:
+            named.append(f"{host.name}: {name} {needed.wire()[name]} of {capacity.wire()[name]}")
+            plain = (host.status.capacity or capacity).get(name, 0)
+            ratios[name] = max(ratios.get(name, Fraction(1)), Fraction(needed.get(name, 0), plain or 1))
+    if named:
+        hint = ",".join(f"{name}={_one_decimal_up(ratio)}" for name, ratio in sorted(ratios.items()))
+        yield Reason(ImportNotice.HOST_OVERFULL, {"count": len(named), "hosts": tuple(named), "overcommit": hint})
+
+
+def _one_decimal_up(ratio: Fraction) -> str:
+    return f"{float(-(-ratio * 10 // 1)) / 10:g}"
 
 
 def _about(code: ImportNotice, what: str, names: Iterable[str], **more: tuple[str, ...]) -> Iterator[Reason]:

@@ -12,14 +12,20 @@ from typing import Final
 
 import msgspec
 
+from outlive.inventory.power_states import GuestPower
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems
+from outlive.resources.meta import object_name
 from outlive.resources.reasons import Reason
 
-CPU_MILLI_LIMIT: Final = 65_536_000
-"""The most CPU that a host or VM may have: 65,536 cores."""
+CPU_MILLI_LIMIT: Final = 8_192_000
+"""The most CPU that a host or VM may have: 8,192 cores."""
 MEMORY_BYTES_LIMIT: Final = 2**50
 """The most memory that a host or VM may have: 1 PiB."""
+HOST_MEMORY_LEAST: Final = 512 * 2**20
+"""The least memory of a host; less is a number in another unit."""
+VM_MEMORY_LEAST: Final = 16 * 2**20
+"""The least memory of a VM."""
 OTHER_LIMIT: Final = 2**50
 """The most of any other resource."""
 IMPORT_HOSTS_LIMIT: Final = 100_000
@@ -32,8 +38,11 @@ class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A host as its source describes it."""
 
     name: str
+    """As the source has it; ``with_object_name`` makes it the name of an object."""
     place: str
     capacity: Amounts
+    source_name: str = ""
+    """As the source has it, where that cannot be the name of an object."""
     used: Amounts | None = None
     """What the source says is in use; it counts where it is more than the sum over the VMs."""
     zone: str | None = None
@@ -63,6 +72,9 @@ class VmRecord(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     """Where it runs; the empty string where it is known to run nowhere."""
     phase: str | None = None
+    """The word of the source for what it does."""
+    power: GuestPower | None = None
+    """What that word means; the check fills it in."""
     disk_gib: int | None = None
     extra_specs: dict[str, str] | None = None
     os_type: str | None = None
@@ -98,6 +110,14 @@ class Inventory:
     has_hosts: bool = False
     """Whether the source lists hosts at all; without, none is pruned."""
     has_vms: bool = False
+    listed_hosts: set[str] = field(default_factory=set)
+    """Names of hosts that the source has though nothing can be made of their records: they have not vanished."""
+    listed_vms: set[str] = field(default_factory=set)
+    """The same for ids of VMs."""
+    nameless: bool = False
+    """Whether there are records of which not even the name can be read: then nothing has vanished."""
+    unselected_hosts: set[str] = field(default_factory=set)
+    """Hosts that ``--host-where`` does not select; VMs on them are left out as well."""
     rows_left_out: int = 0
     """Rows that ``--where`` did not select, or that nothing can be made of."""
     notices: list[Reason] = field(default_factory=list)
@@ -105,23 +125,62 @@ class Inventory:
     sizes_remedy: str = "give cpu and memory, or import the flavor"
     """What helps against a VM whose size is not known."""
 
+    def leave_host_out(self, name: str) -> None:
+        """Note a host that was not selected."""
+        self.unselected_hosts.add(name)
+        self.rows_left_out += 1
+
+    def leave_vm_out(self) -> None:
+        """Note a VM that was not selected."""
+        self.rows_left_out += 1
+
 
 GROUP_POLICIES: Final = ("", "anti-affinity", "affinity", "soft-anti-affinity", "soft-affinity")
 """What a server group may ask for; empty: nothing."""
 
-STOPPED_PHASES: Final = frozenset(
-    {"shutoff", "stopped", "shutdown", "suspended", "paused", "shelved", "shelved_offloaded", "soft_deleted", "failed"}
-)
-"""Words of sources for a VM that does not run, lower-case."""
+NAME_LIMIT: Final = 253
+"""Characters of a name of a host or VM."""
 
 
-def is_active(phase: str) -> bool:
-    """Whether a VM in this phase counts as running on its host; an unknown word does."""
-    return phase.lower() not in STOPPED_PHASES
+def with_object_name(host: HostRecord) -> HostRecord:
+    """The host under a name that objects can have; ``source_name`` keeps the other one."""
+    name = object_name(host.name, "host") if host.name else ""
+    return host if name == host.name else msgspec.structs.replace(host, name=name, source_name=host.name)
 
 
-def check_amounts(amounts: Amounts, place: str, problems: Problems, *, what: str) -> None:
-    """Note what is absurd about the amounts of a host or VM: nothing, negative, or beyond any machine."""
+def with_object_names(vm: VmRecord) -> VmRecord:
+    """The VM under an id that objects can have, on a host by the name of its object."""
+    vm_id = object_name(vm.id, "vm") if vm.id else ""
+    host = object_name(vm.host, "host") if vm.host else vm.host
+    if (vm_id, host) == (vm.id, vm.host):
+        return vm
+    return msgspec.structs.replace(vm, id=vm_id, host=host, name=vm.name or (vm.id if vm_id != vm.id else ""))
+
+
+def name_objects(inventory: Inventory) -> None:
+    """Give all records of the inventory names that objects can have; names that are too long are problems. VMs on hosts
+    that were not selected go."""
+    for what, names in (
+        ("host", ((host.name, host.place) for host in inventory.hosts)),
+        ("VM", ((vm.id, vm.place) for vm in inventory.vms)),
+    ):
+        for name, place in names:
+            if len(name) > NAME_LIMIT:
+                message = f"the name of {what} {name[:60]!r}… has {len(name)} characters"
+                inventory.problems.add(place, message, f"at most {NAME_LIMIT}")
+    selected = [vm for vm in inventory.vms if not vm.host or vm.host not in inventory.unselected_hosts]
+    inventory.rows_left_out += len(inventory.vms) - len(selected)
+    inventory.vms = selected
+    inventory.hosts[:] = map(with_object_name, inventory.hosts)
+    inventory.vms[:] = map(with_object_names, inventory.vms)
+    inventory.listed_hosts = {object_name(name, "host") for name in inventory.listed_hosts}
+    inventory.listed_vms = {object_name(name, "vm") for name in inventory.listed_vms}
+
+
+def check_amounts(
+    amounts: Amounts, place: str, problems: Problems, *, what: str, memory_least: int = VM_MEMORY_LEAST
+) -> None:
+    """Note what is absurd about the amounts of a host or VM: nothing, negative, or not those of any machine."""
     limits = {"cpu": CPU_MILLI_LIMIT, "memory": MEMORY_BYTES_LIMIT}
     for name in ("cpu", "memory"):
         if amounts.get(name, 0) == 0:
@@ -132,4 +191,22 @@ def check_amounts(amounts: Amounts, place: str, problems: Problems, *, what: str
             problems.add(place, f"{what} has a negative {name}: {shown}", "correct the value or its unit")
         elif amount > limits.get(name, OTHER_LIMIT):
             most = Amounts({name: limits.get(name, OTHER_LIMIT)}).wire()[name]
-            problems.add(place, f"{what} has {name} {shown}, more than any machine", f"at most {most}; check the unit")
+            problems.add(place, f"{what} has {name} {shown}, more than any machine", _too_much(name, amount, most))
+        elif name == "memory" and 0 < amount < memory_least:
+            problems.add(place, f"{what} has memory {shown}, less than any machine", likely_unit(amount))
+
+
+def _too_much(name: str, amount: int, most: str) -> str:
+    if name == "cpu":
+        milli = f"if its numbers are thousandths of a core, which makes {amount / 1e6:g}, give that unit: cpu=COLUMN:m"
+        return f"at most {most}; {milli}"
+    return f"at most {most}; check the unit"
+
+
+def likely_unit(number: int) -> str:
+    """What a number that was read as bytes of memory likely means: the first unit with which a machine has so much."""
+    for unit, factor in (("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30)):
+        if number * factor >= HOST_MEMORY_LEAST:
+            meant = Amounts(memory=number * factor).wire()["memory"]
+            return f"if {number} is in {unit}, which makes {meant}, give that unit: memory=COLUMN:{unit}"
+    return "give the unit: memory=COLUMN:Mi"

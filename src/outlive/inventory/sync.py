@@ -25,14 +25,14 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.inventory.check import Existing, ImportOptions, Wanted, check_inventory
+from outlive.inventory.check import Existing, ImportOptions, Wanted, check_leaving_out
 from outlive.inventory.plan import plan_import
 from outlive.inventory.ports import InventorySource, Reading
-from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord
+from outlive.inventory.records import FlavorRecord, HostRecord, Inventory, VmRecord, name_objects
 from outlive.inventory.settings import OpenStackSettings
 from outlive.inventory.write import apply_import
 from outlive.resources import CREATOR_LABEL, Flavor, Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.documents import BadInputs, Problem, Problems
+from outlive.resources.documents import BadInputs, Problem
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.runtime.metrics import Metrics
@@ -41,8 +41,6 @@ from outlive.store import Store
 HOSTS_OF_A_BATCH: Final = 20
 VMS_OF_A_BATCH: Final = 400
 """VMs without a host, or of hosts with many of them, that are planned at once; a batch may have more by one host."""
-ROUNDS: Final = 4
-"""Times that records are left out of one batch before the whole batch is: a host that goes takes its VMs along."""
 TRIES: Final = 6
 """Of one batch against writers that are faster."""
 TRY_AGAIN_S: Final = 0.1
@@ -157,21 +155,13 @@ def own(batch: RecordBatch, existing: Existing) -> RecordBatch:
 
 def check_batch(batch: RecordBatch, existing: Existing, options: ImportOptions) -> tuple[Wanted, tuple[Problem, ...]]:
     """The batch without the records that are wrong, and what is wrong with them."""
-    found: list[Problem] = []
-    for _ in range(ROUNDS):
-        inventory = Inventory(what=options.creator, problems=Problems(), has_hosts=True, has_vms=True)
-        inventory.hosts, inventory.vms, inventory.flavors = list(batch.hosts), list(batch.vms), list(batch.flavors)
-        try:
-            return check_inventory(inventory, existing, options), tuple(found)
-        except BadInputs as error:
-            found += error.problems
-            bad = inventory.problems.places
-            batch = RecordBatch(
-                hosts=tuple(one for one in batch.hosts if one.place not in bad),
-                vms=tuple(one for one in batch.vms if one.place not in bad),
-                flavors=tuple(one for one in batch.flavors if one.place not in bad),
-            )
-    return Wanted(hosts={}, vms={}, flavors={}), tuple(found)
+    inventory = Inventory(what=options.creator, has_hosts=True, has_vms=True)
+    inventory.hosts, inventory.vms, inventory.flavors = list(batch.hosts), list(batch.vms), list(batch.flavors)
+    try:
+        wanted, found = check_leaving_out(inventory, existing, options)
+    except BadInputs as error:
+        return Wanted(hosts={}, vms={}, flavors={}), error.problems
+    return wanted, tuple(found.shown)
 
 
 def missing_hosts(listed: Iterable[str], objects: Objects, creator: str) -> tuple[str, ...]:
@@ -217,7 +207,8 @@ class InventorySyncer:
         self._clock = clock
         self._random = random
         self._faults = faults
-        self._options = ImportOptions(creator=source.name)
+        # each batch is a part, and a word of a newer Nova makes no VM lose its slots
+        self._options = ImportOptions(creator=source.name, partial=True, unknown_runs=True)
         self._misses: dict[str, int] = {}
         """Host → full readings in a row that did not list it."""
         self._began = 0.0
@@ -267,6 +258,7 @@ class InventorySyncer:
         """One reading, carried out; how many objects were written."""
         began = self._clock.monotonic()
         reading = await self._source.read()
+        name_objects(reading.inventory)
         problems = list(reading.inventory.problems.shown)
         written = 0
         for batch in batches(reading.inventory):
@@ -276,7 +268,7 @@ class InventorySyncer:
             await asyncio.sleep(0)
         written += await self._delete_vms(reading)
         if reading.full:
-            written += await self._see_to_missing_hosts(reading, is_whole=not problems)
+            written += await self._see_to_missing_hosts(reading)
             self._left_out.set(len({problem.place for problem in problems}))
             for problem in problems[:PROBLEMS_SHOWN]:
                 _log.warning("inventory.left_out", source=self._source.name, problem=str(problem))
@@ -339,10 +331,12 @@ class InventorySyncer:
         is_ours = vm.metadata.labels.get(CREATOR_LABEL) == self._source.name
         return is_ours and (host is None or host.spec.management == "nova")
 
-    async def _see_to_missing_hosts(self, reading: Reading, *, is_whole: bool) -> int:
+    async def _see_to_missing_hosts(self, reading: Reading) -> int:
         """Say of hosts that are missing that they are down, and delete those that were missing often enough."""
-        missing = missing_hosts((host.name for host in reading.inventory.hosts), self._objects, self._source.name)
-        counted = {name: self._misses.get(name, 0) + (1 if is_whole else 0) for name in missing}
+        inventory = reading.inventory
+        listed = {host.name for host in inventory.hosts} | inventory.listed_hosts
+        missing = missing_hosts(listed, self._objects, self._source.name)
+        counted = {name: self._misses.get(name, 0) + (0 if inventory.nameless else 1) for name in missing}
         self._misses = counted
         gone = {name for name in missing if counted[name] >= HOST_MISSES and not list(self._objects.vms_on(name))}
         known = [self._objects.host(name) for name in missing if name not in gone]

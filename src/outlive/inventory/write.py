@@ -16,7 +16,7 @@ from outlive.base.errors import AlreadyExists, Conflict, NotFound, OutliveError
 from outlive.inventory.check import Existing
 from outlive.inventory.plan import ImportPlan, Write
 from outlive.node.vm.states import deletion_of
-from outlive.resources import Flavor, Hypervisor, Resource, VirtualMachine
+from outlive.resources import Flavor, Hypervisor, Membership, Resource, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 
@@ -31,6 +31,7 @@ async def read_existing(store: Store) -> Existing:
         hosts={item.name: item async for item in list_all(store, Hypervisor)},
         vms={item.name: item async for item in list_all(store, VirtualMachine)},
         flavors={item.name: item async for item in list_all(store, Flavor)},
+        members=frozenset([item.name async for item in list_all(store, Membership)]),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +61,12 @@ class Problems:
         self.places.add(place)
         if len(self.shown) < PROBLEMS_SHOWN:
             self.shown.append(Problem(place, message, remedy))
+
+    def extend(self, shown: Sequence[Problem], total: int, places: Iterable[str]) -> None:
+        """Note the problems of somebody else: those that are shown, how many there are, and where all of them are."""
+        self.total += total
+        self.places.update(places)
+        self.shown += shown[: max(0, PROBLEMS_SHOWN - len(self.shown))]
 
     def take(self, place: str, error: BadInput, remedy: str = "") -> None:
         """Note an error that some parser raised about a value at ``place``; ``remedy`` is for one that has none."""

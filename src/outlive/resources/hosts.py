@@ -283,6 +283,8 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Absent: storage serves all VMs here, or nobody says."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``daemon``."""
+    source_name: str = ""
+    """What the source calls it, where that cannot be the name of an object: with upper case, ``_`` or other signs."""
     version: str = ""
     """Of its daemon."""
     observed_at: datetime | None = None
@@ -300,6 +302,7 @@ _IMPORTED: Final = (
     "status.domainCapabilities.hypervisorType",
     "status.conditions",
     "status.source",
+    "status.sourceName",
     "status.observedAt",
 )
 """What an import says of a host: nothing that the safety protocol reads."""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, Usage
-from outlive.drivers.csv_inventory import HOST_FIELDS, VM_FIELDS, parse_column_map, parse_where, read_hosts, read_vms
+from outlive.drivers.csv_inventory import HOST_FIELDS, VM_FIELDS, parse_column_map, read_hosts, read_vms
 from outlive.drivers.files import open_input
 from outlive.inventory.records import Inventory
+from outlive.inventory.selection import parse_where
 
 GIB = 2**30
 
@@ -43,12 +44,13 @@ def test_columns_are_found_by_the_fields_own_names(tmp_path: Path) -> None:
 
 def test_a_map_names_columns_and_units(tmp_path: Path) -> None:
     text = "sn,cpu_milli,memory_mib,gpu\nn1,32000,262144,2\n"
-    found = hosts(tmp_path, text, "name=sn,cpu=cpu_milli:m,memory=memory_mib:Mi,gpu=gpu").hosts[0]
+    found = hosts(tmp_path, text, "name=sn,cpu=cpu_milli:m,memory=memory_mib:Mi,resource-gpu=gpu").hosts[0]
     assert dict(found.capacity) == {"cpu": 32000, "memory": 256 * GIB, "gpu": 2}
 
 
 def test_parts_of_another_resource_count_as_a_whole_one(tmp_path: Path) -> None:
-    found = vms(tmp_path, "id,cpu,memory,share\nv,1,1Gi,460\n", "id=id,cpu=cpu,memory=memory,gpu=share:m").vms[0]
+    columns = "id=id,cpu=cpu,memory=memory,resource-gpu=share:m"
+    found = vms(tmp_path, "id,cpu,memory,share\nv,1,1Gi,460\n", columns).vms[0]
     assert found.resources is not None
     assert found.resources["gpu"] == 1
 

@@ -11,6 +11,8 @@ import pytest
 from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.openstack_inventory import read_openstack
 from outlive.inventory.check import Existing, ImportOptions, check_inventory
+from outlive.inventory.selection import Selection, parse_where
+from outlive.resources.reasons.inventory import ImportNotice
 
 GIB = 2**30
 OLD_HYPERVISOR = {
@@ -139,7 +141,7 @@ def test_a_hypervisor_without_sizes_is_a_problem_that_names_the_remedy(tmp_path:
     inventory = read_openstack(folder(tmp_path, **{"hypervisors/n2": None}))
     assert [host.name for host in inventory.hosts] == ["n1"]
     assert "n2" in inventory.problems.shown[0].message
-    assert "hypervisors/n2.json" in inventory.problems.shown[0].remedy
+    assert "--os-compute-api-version 2.87" in inventory.problems.shown[0].remedy
 
 
 def test_only_hypervisors_and_servers_are_needed(tmp_path: Path) -> None:
@@ -207,3 +209,63 @@ def test_a_host_is_down_if_its_service_is(tmp_path: Path) -> None:
     services = [{**SERVICES[0], "State": "down"}]
     one, two = read_openstack(folder(tmp_path, services=services)).hosts
     assert (one.down, two.down) == (True, False)
+
+
+IRONIC = {"ID": "8f0a", "Hypervisor Hostname": "d7b1a6d2-0001-4000-8000-000000000001", "Hypervisor Type": "ironic",
+          "State": "up", "vCPUs": 0, "Memory MB": 0}  # fmt: skip
+METAL_SERVICE = {"ID": 9, "Binary": "nova-compute", "Host": "ironic-1", "Zone": "az1", "Status": "enabled"}
+METAL_FLAVOR = {"ID": "9", "Name": "bm", "RAM": 131072, "VCPUs": 64, "Properties": {"resources:VCPU": "0"}}
+METAL = {"ID": "99999999-9999-4999-8999-999999999999", "Name": "metal", "Status": "ACTIVE"}
+
+
+@pytest.mark.parametrize(
+    ("server", "hypervisor", "flavors", "services"),
+    [
+        ({"Host": "ironic-1", "Flavor": "m1.small"}, {}, FLAVORS, [*SERVICES, METAL_SERVICE]),
+        ({"Host": "elsewhere", "Flavor": "bm"}, {}, [*FLAVORS, METAL_FLAVOR], SERVICES),
+        ({"Host": "x", "OS-EXT-SRV-ATTR:hypervisor_hostname": IRONIC["Hypervisor Hostname"]}, {}, FLAVORS, SERVICES),
+        ({"Host": "ironic-1"}, {"service": {"host": "ironic-1"}}, FLAVORS, SERVICES),
+    ],
+)
+def test_machines_of_ironic_and_servers_on_them_are_left_out_and_named(
+    tmp_path: Path, server: dict[str, Any], hypervisor: dict[str, Any], flavors: Any, services: Any
+) -> None:
+    lists = {
+        "hypervisors": [OLD_HYPERVISOR, NEW_HYPERVISOR, {**IRONIC, **hypervisor}],
+        "servers": [OLD_SERVER, NEW_SERVER, {**METAL, **server}],
+        "flavors": flavors,
+        "services": services,
+    }
+    inventory = read_openstack(folder(tmp_path, **lists))
+    assert not inventory.problems.shown
+    assert [host.name for host in inventory.hosts] == ["n1", "n2"]
+    assert [vm.name for vm in inventory.vms] == ["web", "db"]
+    assert "bm" not in [flavor.name for flavor in inventory.flavors]
+    left = next(one for one in inventory.notices if one.code == ImportNotice.BARE_METAL)
+    assert left.fields["names"] == (IRONIC["Hypervisor Hostname"], "metal")
+
+
+@pytest.mark.parametrize("form", ["object", "text"])
+def test_the_sizes_of_a_deleted_flavor_count_although_the_list_names_it(tmp_path: Path, form: str) -> None:
+    sizes = {"original_name": "gone", "name": "gone", "vcpus": 2, "ram": 4096, "disk": 10}
+    text = ", ".join(f"{name}='{value}'" for name, value in sizes.items())
+    shown = {"flavor": sizes if form == "object" else text}
+    server = {**NEW_SERVER, "Flavor": "gone"}
+    vm = read_openstack(folder(tmp_path, servers=[server], **{f"servers/{server['ID']}": shown})).vms[0]
+    assert vm.flavor == "gone"
+    assert vm.resources is not None
+    assert vm.resources.wire() == {"cpu": "2", "memory": "4Gi"}
+
+
+def test_a_broken_show_file_costs_only_its_own_record(tmp_path: Path) -> None:
+    inventory = read_openstack(folder(tmp_path, **{f"servers/{NEW_SERVER['ID']}": "{"}))
+    assert [vm.name for vm in inventory.vms] == ["web", "db"]
+    assert f"{NEW_SERVER['ID']}.json" in inventory.problems.shown[0].message
+
+
+def test_servers_and_hypervisors_are_selected_by_their_own_columns(tmp_path: Path) -> None:
+    chosen = Selection(parse_where(["Status=ACTIVE"]), parse_where(["Hypervisor Hostname!=n2"]))
+    inventory = read_openstack(folder(tmp_path), chosen)
+    assert ([host.name for host in inventory.hosts], [vm.name for vm in inventory.vms]) == (["n1"], ["web"])
+    with pytest.raises(BadInput, match=r"no column 'Stauts' .*did you mean 'Status'"):
+        read_openstack(folder(tmp_path), Selection(parse_where(["Stauts=ACTIVE"])))

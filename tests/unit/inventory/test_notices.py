@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from outlive.drivers.csv_inventory import parse_column_map, read_hosts, read_vms
+from outlive.drivers.csv_inventory import VM_FIELDS, parse_column_map, read_hosts, read_vms
 from outlive.inventory.check import Existing, ImportOptions, check_inventory
 from outlive.inventory.plan import notices, plan_import
 from outlive.inventory.records import Inventory
@@ -24,7 +24,7 @@ def imported(
     for name, text in (("hosts.csv", hosts), ("vms.csv", vms)):
         (folder / name).write_text(text)
     read_hosts(folder / "hosts.csv", None, inventory)
-    read_vms(folder / "vms.csv", parse_column_map([vm_map], "--vm-map", ()) if vm_map else None, inventory)
+    read_vms(folder / "vms.csv", parse_column_map([vm_map], "--vm-map", VM_FIELDS) if vm_map else None, inventory)
     wanted = check_inventory(inventory, Existing(), ImportOptions())
     plan = plan_import(wanted, Existing(), ImportOptions(), landed={}, now=NOW)
     vms_made = {write.object.name: write.object for write in plan.writes if isinstance(write.object, VirtualMachine)}
@@ -75,7 +75,7 @@ def test_vms_that_do_not_run_and_hosts_without_a_zone_are_named(tmp_path: Path) 
 
 
 def test_every_notice_can_be_said() -> None:
-    lists = dict.fromkeys(("vms", "hosts", "levels", "columns", "flavors"), ("a", "b"))
+    lists = dict.fromkeys(("vms", "hosts", "levels", "columns", "flavors", "names"), ("a", "b"))
     fields = {
         **lists,
         "count": 2,
@@ -86,6 +86,7 @@ def test_every_notice_can_be_said() -> None:
         "vm": "v",
         "why": "w",
         "remedy": "r",
+        "overcommit": "cpu=2",
     }
     for code in TABLE:
         assert render(Reason(code, fields)).text

@@ -224,6 +224,73 @@ def test_a_host_that_stays_away_goes_once_nothing_is_on_it() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("bad", ["capacity", "zone"])
+def test_a_host_that_stays_away_goes_although_another_record_is_wrong_all_the_time(bad: str) -> None:
+    facts: dict[str, dict[str, object]] = {
+        "capacity": {"capacity": Amounts(cpu=0, memory=0)},
+        "zone": {"zone": "no/label"},
+    }
+
+    async def story() -> None:
+        source = Source([host("a"), host("b"), host("c")], [vm("v", "a")])
+        async with World(source).running() as world:
+            await world.sync()
+            del source.hosts["b"]
+            source.hosts["c"] = host("c", **facts[bad])
+            for _ in range(HOST_MISSES):
+                await world.sync()
+            assert sorted(await world.hosts()) == ["a", "c"]
+
+    run(story())
+
+
+def test_no_host_goes_while_a_record_has_no_readable_name() -> None:
+    class Nameless(Source):
+        async def read(self) -> Reading:
+            reading = await super().read()
+            reading.inventory.nameless = True
+            return reading
+
+    async def story() -> None:
+        source = Nameless([host("a"), host("b")], [])
+        async with World(source).running() as world:
+            await world.sync()
+            del source.hosts["b"]
+            for _ in range(HOST_MISSES + 1):
+                await world.sync()
+            assert sorted(await world.hosts()) == ["a", "b"]
+
+    run(story())
+
+
+def test_hosts_with_upper_case_and_underscores_are_kept_and_go_as_others_do() -> None:
+    async def story() -> None:
+        source = Source([host("KVM_1"), host("b")], [vm("v", "KVM_1")])
+        async with World(source).running() as world:
+            await world.sync()
+            named = {one.status.source_name: name for name, one in (await world.hosts()).items()}
+            assert await world.vms() == {"v": named["KVM_1"]}
+            assert await world.sync() == 0
+            source.hosts.pop("KVM_1")
+            source.vms.clear()
+            for _ in range(HOST_MISSES):
+                await world.sync()
+            assert sorted(await world.hosts()) == ["b"]
+
+    run(story())
+
+
+def test_a_status_that_nobody_knows_takes_no_vm_its_slots() -> None:
+    async def story() -> None:
+        async with World(Source([host("a")], [vm("v", "a", phase="OF_A_NEWER_NOVA")])).running() as world:
+            await world.sync()
+            async for one in list_all(world.store, VirtualMachine):
+                assert (one.spec.power_state, one.status.phase) == ("running", "OF_A_NEWER_NOVA")
+            assert await world.vms() == {"v": "a"}
+
+    run(story())
+
+
 def test_hosts_that_are_missing_together_are_written_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     carry_out = InventorySyncer._carry_out

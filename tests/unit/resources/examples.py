@@ -209,6 +209,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
             source="import",
+            source_name="KVM_1",
             observed_at=MOMENT,
         ),
     ),

@@ -16,13 +16,16 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.inventory.records import GROUP_POLICIES, FlavorRecord, HostRecord, Inventory, VmRecord
+from outlive.inventory.selection import RowCondition, Selection, check_columns, selects
 from outlive.resources import Aggregate, Amounts
 from outlive.resources.documents import Problems, parse_json
-from outlive.resources.reasons import Reason
+from outlive.resources.reasons import Reason, Value
 from outlive.resources.reasons.inventory import ImportNotice
 
 MIB: Final = 2**20
 COMPUTE: Final = "nova-compute"
+IRONIC: Final = "ironic"
+"""Type of a hypervisor that is a machine of bare metal."""
 HOST_FIELDS: Final = ("OS-EXT-SRV-ATTR:host", "compute_host", "Host", "OS-EXT-SRV-ATTR:hypervisor_hostname")
 """Where a server's host may stand."""
 _PAIR = re.compile(r"\s*([^=,\s][^=]*?)\s*=\s*'((?:[^'\\]|\\.)*)'\s*(?:,|\Z)")
@@ -40,6 +43,7 @@ class Item:
         self.place = place
         self._fields = {_key(name): value for source in (listed, shown) for name, value in source.items()}
         self._listed = {_key(name): value for name, value in listed.items()}
+        self._columns = tuple(dict.fromkeys((*listed, *shown)))
         self._problems = problems
 
     def get(self, *names: str) -> Any:
@@ -50,6 +54,19 @@ class Item:
                 if value is not None and value != "":
                     return value
         return None
+
+    def record(self, name: str) -> Record:
+        """The field where it is an object, or the text of one (``a='1', b='2'``), in the list or in ``show``."""
+        for fields in (self._listed, self._fields):
+            value = fields.get(_key(name))
+            found = value if isinstance(value, dict) else _properties(value)
+            if found:
+                return found
+        return {}
+
+    def columns(self) -> tuple[str, ...]:
+        """The names of all fields, as the source writes them."""
+        return self._columns
 
     def known(self, *names: str) -> bool:
         """Whether any of the fields is there at all, be it empty."""
@@ -90,27 +107,109 @@ class Lists:
     """``None``: nobody says anything of groups."""
 
 
-def fill_inventory(inventory: Inventory, lists: Lists, known_flavors: Iterable[str] = ()) -> Inventory:
+def fill_inventory(
+    inventory: Inventory, lists: Lists, known_flavors: Iterable[str] = (), selection: Selection = Selection()
+) -> Inventory:
     """The inventory with all records of the lists; what is wrong with one is noted in its problems.
 
-    ``known_flavors``: names of flavors that are known besides those of the lists.
+    ``known_flavors``: names of flavors that are known besides those of the lists. ``selection``: only such servers and
+    hypervisors. Machines of Ironic and the servers on them are no VMs on hosts and are left out.
     """
     problems = inventory.problems
     aggregates = _aggregates(lists.aggregates)
     services = {item.text("Host"): item for item in lists.services if item.text("Binary") in ("", COMPUTE)}
-    names = _Names()
-    for item in lists.hypervisors:
-        host = _host(item, services, aggregates, problems)
-        if host is not None:
-            names.add(host.name, item.text("Hypervisor Hostname"), service_host(item))
+    names, metal = _Names(), _BareMetal(services)
+    hypervisors, servers = list(lists.hypervisors), list(lists.servers)
+    _check_where(selection.hosts, hypervisors, "the list of hypervisors", "--host-where")
+    _check_where(selection.vms, servers, "the list of servers", "--where")
+    for item in hypervisors:
+        name = _host_name(item, services)
+        if metal.is_node(item):
+            continue
+        names.add(name, item.text("Hypervisor Hostname"), service_host(item))
+        if not selects(selection.hosts, item.text):
+            inventory.leave_host_out(name)
+            continue
+        host = _host(item, name, services, aggregates, problems)
+        if host is None:
+            inventory.listed_hosts.add(name)
+        else:
             inventory.hosts.append(host)
-    inventory.flavors.extend(_flavors(lists.flavors, problems))
+    inventory.flavors.extend(_flavors(lists.flavors, metal, problems))
     flavors = {flavor.name for flavor in inventory.flavors} | set(known_flavors)
     groups = _Groups(lists.server_groups, problems)
-    for item in lists.servers:
+    for item in servers:
+        if metal.is_server(item, names):
+            continue
+        if not selects(selection.vms, item.text):
+            inventory.leave_vm_out()
+            continue
         inventory.vms.append(groups.grouped(_server(item, names, flavors)))
+    if metal.found:
+        fields: Mapping[str, Value] = {"count": len(metal.found), "names": tuple(metal.found)}
+        inventory.notices.append(Reason(ImportNotice.BARE_METAL, fields))
     _take_zones_of_vms(inventory)
     return inventory
+
+
+def _check_where(conditions: Sequence[RowCondition], items: Sequence[Item], place: str, option: str) -> None:
+    columns = tuple(dict.fromkeys(column for item in items for column in item.columns())) if conditions else ()
+    check_columns(
+        (one for one in conditions if not any(item.known(one.column) for item in items)), columns, place, option
+    )
+
+
+class _BareMetal:
+    """Which hypervisors are machines that Ironic rents out, and which servers are on them: each is the machine itself.
+
+    A server is on one where its node or its host says so, where its flavor asks for no processor of a hypervisor
+    (``resources:VCPU=0``, as Ironic's manual has it), or where its compute service has no hypervisor but such machines.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self.found: list[str] = []
+        """Names of machines and of servers on them."""
+        self._services = frozenset(services)
+        self._nodes: set[str] = set()
+        self._hosts: set[str] = set()
+        self._flavors: set[str] = set()
+
+    def is_node(self, hypervisor: Item) -> bool:
+        """Whether this hypervisor is one, which is remembered."""
+        if hypervisor.text("Hypervisor Type").lower() != IRONIC:
+            return False
+        name = hypervisor.text("Hypervisor Hostname")
+        self.found.append(name)
+        self._nodes.add(name)
+        self._hosts.add(service_host(hypervisor))
+        return True
+
+    def is_flavor(self, flavor: Item) -> bool:
+        """Whether servers of this flavor are machines, which is remembered."""
+        if not _is_metal(_properties(flavor.get("Properties", "extra_specs"))):
+            return False
+        self._flavors.add(flavor.text("Name"))
+        return True
+
+    def is_server(self, server: Item, names: _Names) -> bool:
+        """Whether this server is on such a machine."""
+        host, flavor = server.text(*HOST_FIELDS), server.record("flavor")
+        specs = flavor.get("extra_specs")
+        name = str(flavor.get("original_name") or flavor.get("name") or server.text("flavor", "Flavor Name"))
+        is_one = (
+            server.text("OS-EXT-SRV-ATTR:hypervisor_hostname") in self._nodes
+            or (bool(host) and (host in self._hosts or host in self._nodes))
+            or _is_metal(specs if isinstance(specs, dict) else _properties(specs))
+            or name in self._flavors
+            or (bool(self._nodes) and host in self._services and not names.is_known(host))
+        )
+        if is_one:
+            self.found.append(server.text("Name") or server.text("ID"))
+        return is_one
+
+
+def _is_metal(extra_specs: Mapping[str, str]) -> bool:
+    return str(extra_specs.get("resources:VCPU", "")) == "0"
 
 
 def service_host(item: Item) -> str:
@@ -153,6 +252,10 @@ class _Names:
                 self._exact.setdefault(other, name)
                 self._short.setdefault(other.partition(".")[0], set()).add(name)
 
+    def is_known(self, text: str) -> bool:
+        """Whether it is the name of a host."""
+        return text in self._exact or len(self._short.get(text.partition(".")[0], ())) == 1
+
     def find(self, text: str) -> str:
         """The host's name; the text itself where nobody knows it."""
         if text in self._exact:
@@ -174,18 +277,23 @@ def _aggregates(items: Iterable[Item]) -> list[tuple[Aggregate, str, frozenset[s
     return found
 
 
+def _host_name(item: Item, services: Mapping[str, Item]) -> str:
+    full = item.text("Hypervisor Hostname")
+    return service_host(item) or (full.partition(".")[0] if full.partition(".")[0] in services else full)
+
+
 def _host(
     item: Item,
+    name: str,
     services: Mapping[str, Item],
     aggregates: Sequence[tuple[Aggregate, str, frozenset[str]]],
     problems: Problems,
 ) -> HostRecord | None:
     full = item.text("Hypervisor Hostname")
-    name = service_host(item) or (full.partition(".")[0] if full.partition(".")[0] in services else full)
     vcpus, memory = item.number("vCPUs"), item.number("Memory MB")
     if vcpus is None or memory is None:
         what = "vCPUs" if vcpus is None else "Memory MB"
-        remedy = f"add hypervisors/{full}.json (hypervisor show -f json), or list with --os-compute-api-version 2.87"
+        remedy = "list them with: openstack --os-compute-api-version 2.87 hypervisor list --long -f json"
         problems.add(item.place, f"hypervisor {full!r} has no {what}", remedy)
         return None
     mine = [(aggregate, zone) for aggregate, zone, hosts in aggregates if name in hosts or full in hosts]
@@ -227,8 +335,10 @@ def _arch(info: Any) -> str | None:
     return str(arch) if arch else None
 
 
-def _flavors(items: Iterable[Item], problems: Problems) -> Iterable[FlavorRecord]:
+def _flavors(items: Iterable[Item], metal: _BareMetal, problems: Problems) -> Iterable[FlavorRecord]:
     for item in items:
+        if metal.is_flavor(item):
+            continue
         vcpus, memory = item.number("VCPUs"), item.number("RAM")
         if vcpus is None or memory is None:
             problems.add(item.place, f"flavor {item.text('Name')!r} has no sizes", "list it with: --all --long -f json")
@@ -244,16 +354,14 @@ def _flavors(items: Iterable[Item], problems: Problems) -> Iterable[FlavorRecord
 
 
 def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
-    flavor = item.get("flavor", "Flavor Name")
-    embedded = flavor if isinstance(flavor, dict) else {}
-    name = str(embedded.get("original_name") or embedded.get("name") or flavor or "") if flavor else ""
+    embedded = item.record("flavor")
+    name = str(embedded.get("original_name") or embedded.get("name") or item.text("flavor", "Flavor Name"))
     named = _NAMED.match(name)
     if named and name not in flavors:
         name = named["name"]
     host = item.text(*HOST_FIELDS)
-    resources = None
-    if isinstance(embedded.get("vcpus"), int) and isinstance(embedded.get("ram"), int):
-        resources = Amounts(cpu=embedded["vcpus"] * 1000, memory=embedded["ram"] * MIB)
+    vcpus, ram = _whole(embedded.get("vcpus")), _whole(embedded.get("ram"))
+    resources = Amounts(cpu=vcpus * 1000, memory=ram * MIB) if vcpus is not None and ram is not None else None
     specs = embedded.get("extra_specs")
     return VmRecord(
         id=item.text("ID").lower(),
@@ -265,11 +373,18 @@ def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
         zone=item.text("OS-EXT-AZ:availability_zone", "Availability Zone") or None,
         host=(names.find(host) if host and host != "None" else "") if item.known(*HOST_FIELDS) else None,
         phase=item.text("Status") or None,
-        disk_gib=embedded.get("disk") if isinstance(embedded.get("disk"), int) else None,
+        disk_gib=_whole(embedded.get("disk")),
         extra_specs={str(k): str(v) for k, v in specs.items()} if isinstance(specs, dict) else None,
         os_type=None,
         server_group=_group(item.get("server_groups")),
     )
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also as text; ``None`` for anything else."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class _Groups:

@@ -16,7 +16,14 @@ class ImportNotice(enum.StrEnum):
     VM_ZONE_FROM_HOST = "vm-zone-from-host"
     HOST_ZONE_FROM_VMS = "host-zone-from-vms"
     HOST_ZONE_UNKNOWN = "host-zone-unknown"
+    VM_ZONE_KEPT = "vm-zone-kept"
     VM_LARGER_THAN_HOST = "vm-larger-than-host"
+    HOST_OVERFULL = "host-overfull"
+    HOST_RENAMED = "host-renamed"
+    HOST_VANISHED = "host-vanished"
+    VM_VANISHED = "vm-vanished"
+    HOST_KEPT = "host-kept"
+    BARE_METAL = "bare-metal"
     LEVEL_UNKNOWN = "level-unknown"
     HOST_DOWN = "host-down"
     HOST_DISABLED = "host-disabled"
@@ -47,6 +54,33 @@ TABLE: Final[Table] = {
     ImportNotice.VM_LARGER_THAN_HOST: Template(
         "VMs that are larger than the host that they are on: {count} ({vms})",
         "check sizes and units; where hosts are overcommitted, say so with --overcommit",
+    ),
+    ImportNotice.VM_ZONE_KEPT: Template(
+        "VMs in another zone than their host, which somebody gave them: {count} ({vms})",
+        "no slot of theirs is in the zone of their host; give a column zone to change that",
+    ),
+    ImportNotice.HOST_OVERFULL: Template(
+        "VMs need more than their hosts have: {count} ({hosts})",
+        "check sizes and units; where hosts are overcommitted, say so with --overcommit {overcommit}",
+    ),
+    ImportNotice.HOST_RENAMED: Template(
+        "hosts whose names cannot be names of objects: {count} ({hosts})",
+        "the name of the source is in status.sourceName, and Nova is answered with it",
+    ),
+    ImportNotice.HOST_VANISHED: Template(
+        "hosts that the source does not list any more, which hold no slots until it does: {count} ({hosts})",
+        "delete them with --prune; if these files are only a part of the source, import them with --partial",
+    ),
+    ImportNotice.VM_VANISHED: Template(
+        "VMs that the source does not list any more, which get no slots and take no room: {count} ({vms})",
+        "delete them with --prune; if these files are only a part of the source, import them with --partial",
+    ),
+    ImportNotice.HOST_KEPT: Template(
+        "hosts that the source does not list any more and whose daemon is ours, which count on: {count} ({hosts})",
+        "delete one once its daemon has left the cluster",
+    ),
+    ImportNotice.BARE_METAL: Template(
+        "machines of Ironic and the servers on them, which are no VMs and are left out: {count} ({names})"
     ),
     ImportNotice.LEVEL_UNKNOWN: Template(
         "VMs with a protection level that the settings do not have ({levels}), which count as having none: "
