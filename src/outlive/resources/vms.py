@@ -341,9 +341,9 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     """What is known of a VM."""
 
     phase: str = ""
-    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``vanished`` once its source does not list
-    it any more; ``start``, ``stop``, ``shutdown``, ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with our
-    daemon."""
+    """The word of the source: ``ACTIVE``, ``SHUTOFF``, ``ERROR``, … for Nova; ``vanished`` once its source does not
+    list it any more; ``start``, ``stop``, ``shutdown``, ``restart``, ``migrate``, ``disable``, ``fail`` on hosts with
+    our daemon."""
     reason: str = ""
     """Why it is not running: a code (``resources.reasons.VmReason``), or what another source says."""
     message: str = ""

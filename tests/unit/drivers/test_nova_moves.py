@@ -98,12 +98,32 @@ def test_a_move_that_fails_after_nova_said_yes_is_known_by_its_migration() -> No
         assert found is not None
         assert found.refusal == ""  # the one that failed is an older one
         nova.lists["migrations"].insert(0, migration(2, server, "h2", "h1", "running"))
-        assert await moves.locate(server, "r") == found
+        assert await moves.locate(server, "r") == VmLocation(host="h2", state="MIGRATING")
         nova.lists["migrations"][0]["status"] = "error"
         failed = await moves.locate(server, "r")
         assert failed is not None
         assert failed.refusal == "Nova's migration m-2 to h1: error"
         assert await moves.locate(server, "another") == found
+
+    told(story)
+
+
+@pytest.mark.parametrize("request_name", ["r", "of-another-process"])
+def test_a_move_is_over_only_once_its_own_migration_says_so(request_name: str) -> None:
+    async def story(nova: Nova, moves: NovaMoves, server: str) -> None:
+        await moves.migrate(server, "r")
+        nova.server("db-1")["OS-EXT-SRV-ATTR:host"] = "h3"
+        nova.lists["migrations"] = [
+            migration(1, server, "h1", "h2", "error"),
+            migration(2, server, "h2", "h3", "running"),
+        ]
+        for status in ("running", "post-migrating"):
+            nova.lists["migrations"][1]["status"] = status
+            assert await moves.locate(server, request_name) == VmLocation(host="h3", state="MIGRATING")
+            assert await moves.moves(server) == []
+        nova.lists["migrations"][1]["status"] = "completed"
+        assert await moves.locate(server, request_name) == VmLocation(host="h3", state="ACTIVE")
+        assert await moves.moves(server) == [Move("h2", "h3")]
 
     told(story)
 

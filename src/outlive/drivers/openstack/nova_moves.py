@@ -3,6 +3,9 @@
 Nova says yes before it moves anything. A move that fails afterwards leaves the server as it was, so its migrations say
 what became of it; those that there were before are remembered by this process alone. After a restart a move that has
 failed is one that does not end.
+
+A move is over when its migration says so: Nova has the server ``ACTIVE`` on its new host a moment before, and what
+reads the migrations then would not know of the move.
 """
 
 from __future__ import annotations
@@ -15,11 +18,18 @@ from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.drivers.openstack.inventory import HOST_FIELDS
 from outlive.drivers.openstack.nova import NovaClient, Record
+from outlive.placement.descheduling import ACTIVE
 from outlive.placement.detectors import Move
 from outlive.placement.ports import VmLocation
 
 MADE: Final = frozenset({"completed", "confirmed", "done", "finished"})
 """States of migrations that have moved their server."""
+UNDER_WAY: Final = frozenset(
+    {"accepted", "queued", "preparing", "pre-migrating", "running", "migrating", "post-migrating", "cancelling"}
+)
+"""States of migrations that go on."""
+MOVING: Final = "MIGRATING"
+"""State of a server whose migration goes on."""
 FAILED: Final = frozenset({"cancelled", "error", "failed"})
 REQUESTS_KEPT: Final = 1_000
 """Moves that were asked for last, of which it is known what there was before."""
@@ -36,16 +46,20 @@ class NovaMoves:
         """Request → migrations of its server that are none of it."""
 
     async def locate(self, vm: str, request: str) -> VmLocation | None:
-        """Where the server is; it is ``ACTIVE`` if it runs and Nova does nothing with it."""
+        """Where the server is; it is ``ACTIVE`` if it runs, Nova does nothing with it and no migration goes on."""
         found = await self._nova.server(vm)
         if found is None:
             return None
         host, status = str(found.get(HOST_FIELDS[0]) or ""), str(found.get("status") or "")
         task = found.get("OS-EXT-STS:task_state")
-        state = str(task).upper() if task and status == "ACTIVE" else status
-        before = self._before.get(request)
-        refusal = await self._failure(vm, before) if before is not None and state == "ACTIVE" else ""
-        return VmLocation(host=host, state=state, refusal=refusal)
+        state = str(task).upper() if task and status == ACTIVE else status
+        if state != ACTIVE:
+            return VmLocation(host=host, state=state)
+        migrations = await self._nova.migrations(vm)
+        last = max(migrations, key=_begun, default=None)
+        if last is not None and last.get("status") in UNDER_WAY:
+            return VmLocation(host=host, state=MOVING)
+        return VmLocation(host=host, state=state, refusal=_failure(migrations, self._before.get(request)))
 
     async def migrate(self, vm: str, request: str) -> None:
         """Ask Nova once; ``Refused`` where it says no. Where it gives no answer it may have begun: ``locate`` tells."""
@@ -70,13 +84,14 @@ class NovaMoves:
             for one in sorted(made, key=_begun)
         ]
 
-    async def _failure(self, vm: str, before: frozenset[str]) -> str:
-        """What became of the move, if it failed."""
-        new = [one for one in await self._nova.migrations(vm) if _id(one) not in before]
-        last = max(new, key=_begun, default=None)
-        if last is None or last.get("status") not in FAILED:
-            return ""
-        return f"Nova's migration {_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
+
+def _failure(migrations: Sequence[Record], before: frozenset[str] | None) -> str:
+    """What became of the move, if it failed; nothing where nobody knows which migrations there were before."""
+    new = [one for one in migrations if before is not None and _id(one) not in before]
+    last = max(new, key=_begun, default=None)
+    if last is None or last.get("status") not in FAILED:
+        return ""
+    return f"Nova's migration {_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
 
 
 def _id(migration: Record) -> str:
