@@ -23,6 +23,8 @@ from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 
 HOSTS_LIMIT: Final = 5000
+SECTIONS: Final = ("cluster", "timer", "fencing")
+"""Sections of the format that is read, by which it is told from others."""
 DROPPED: Final[Mapping[str, str]] = {
     "subsystem": "what runs on a host follows from its sections",
     "cluster.name": "a cluster has no name here",
@@ -132,6 +134,7 @@ def _leaves(value: Any, path: str) -> list[str]:
 
 def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Imported:
     """Everything; ``BadInput`` names the first key that is missing or wrong. ``host``: whose file it is."""
+    _check_format(document, place)
     source = _Source(document, place)
     names = _names(source, "cluster.all_nodes")
     coordinators = _names(source, "cluster.coordinator_nodes")
@@ -159,6 +162,20 @@ def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Impo
         imported.warnings.append(f"{len(coordinators)} coordinators are an even number: add or take away one")
     imported.dropped = [f"{key}: {_why(key)}" for key in _grouped(source.unread())]
     return imported
+
+
+def _check_format(document: Mapping[str, Any], place: str) -> None:
+    """``BadInput`` for a file of another format: no key of it is missing, all are elsewhere."""
+    if any(section in document for section in SECTIONS):
+        return
+    wanted = f"import the one that has {', '.join(SECTIONS)} as sections of their own"
+    for name, section in document.items():
+        if isinstance(section, Mapping) and {"cluster", "system"} & section.keys():
+            message = f"is of an older format, in which section {name} has everything; only the newer one is read"
+            raise BadInput(
+                message, place=place, remedy=f"upgrade that daemon, which writes its file anew, and {wanted}"
+            )
+    raise BadInput("is no configuration of that daemon", place=place, remedy=wanted)
 
 
 def _names(source: _Source, key: str) -> list[str]:

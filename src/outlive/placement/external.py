@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, Final, Generic, NoReturn, TypeVar, cast
 
@@ -35,6 +35,7 @@ from outlive.placement.request import (
 )
 from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, Amounts
+from outlive.resources.meta import object_name
 from outlive.resources.reservations import ReservationType
 
 T = TypeVar("T")
@@ -161,28 +162,51 @@ LIST_BYTES: Final = 1024 * 1024
 """The largest of them."""
 
 
+class NamedHosts(msgspec.Struct, frozen=True):
+    """Hosts by the names that Nova has for them, and by those of their objects."""
+
+    nova: tuple[str, ...]
+    objects: tuple[str, ...]
+    """Aligned with them; the very same tuple where all names are equal."""
+    renamed: dict[str, str]
+    """Object → Nova's name, where they differ."""
+
+    @classmethod
+    def of(cls, nova: tuple[str, ...]) -> NamedHosts:
+        """The same hosts under both names."""
+        objects = host_names(nova)
+        renamed = {ours: theirs for ours, theirs in zip(objects, nova, strict=True) if ours != theirs}
+        return cls(nova, objects if renamed else nova, renamed)
+
+
+def host_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of the objects of hosts that Nova names so (docs/reference/cli.md#import)."""
+    return tuple([object_name(name, "host") if name else name for name in names])
+
+
 class HostLists:
     """The lists of hosts that calls named lately: call after call names the same hosts, and reading thousands of names
     takes longer than ranking them. A list that is known byte by byte gives the very same tuple again.
     """
 
     def __init__(self) -> None:
-        self._known: deque[tuple[bytes, tuple[str, ...]]] = deque(maxlen=LISTS_KEPT)
+        self._known: deque[tuple[bytes, NamedHosts]] = deque(maxlen=LISTS_KEPT)
 
-    def names(self, raw: bytes) -> tuple[str, ...]:
+    def names(self, raw: bytes) -> NamedHosts:
         """The distinct hosts of a list in order; errors of the decoder."""
-        for known, names in self._known:
+        for known, hosts in self._known:
             if known == raw:
-                return names
+                return hosts
         found: dict[str | None, None] = dict.fromkeys(map(_host_name, _hosts_decoder.decode(raw) or ()))
         names = (
             tuple(dict.fromkeys(name or "" for name in found))
             if None in found
             else cast("tuple[str, ...]", tuple(found))
         )
+        hosts = NamedHosts.of(names)
         if len(raw) <= LIST_BYTES:
-            self._known.appendleft((raw, names))
-        return names
+            self._known.appendleft((raw, hosts))
+        return hosts
 
 
 class ExternalAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +236,7 @@ def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequ
     spec = _data(message.spec) or WireSpec()
     flavor = _data(spec.flavor) or WireFlavor()
     extra_specs = flavor.extra_specs or {}
-    hosts, weights = _candidates(names, message.weights or {})
+    weights = _aligned(names.nova, message.weights or {})
     hints = readable_hints(spec.scheduler_hints)
     context = message.context or WireContext()
     return PlacementRequest(
@@ -227,12 +251,13 @@ def decode_request(body: bytes, lists: HostLists | None = None) -> PlacementRequ
         extra_specs=extra_specs,
         intent=intent_of(hints),
         hints=hints,
-        ignore_hosts=tuple(spec.ignore_hosts or ()),
-        force_hosts=None if spec.force_hosts is None else tuple(spec.force_hosts),
+        ignore_hosts=host_names(spec.ignore_hosts or ()),
+        force_hosts=None if spec.force_hosts is None else host_names(spec.force_hosts),
         destination=_destination(_data(spec.requested_destination)),
         group=_group(_data(spec.instance_group)),
         image_properties=_image_properties(_data(spec.image)),
-        hosts=hosts,
+        hosts=names.objects,
+        renamed_hosts=names.renamed,
         weights=weights,
         pipeline=message.pipeline or infer_pipeline(extra_specs),
         options=_options(message.options or WireOptions()),
@@ -266,8 +291,8 @@ def _data(wrapped: Wrapped[T] | None) -> T | None:
     return wrapped.data if wrapped is not None else None
 
 
-def _candidates(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """The hosts, and their weights; no weights when all are zero."""
+def _aligned(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[float, ...]:
+    """The weights of the hosts, by Nova's names; none when all are zero."""
     if hosts == tuple(weights):
         aligned = tuple(weights.values())  # as Nova sends it
     else:
@@ -279,16 +304,16 @@ def _candidates(hosts: tuple[str, ...], weights: Mapping[str, float]) -> tuple[t
         stranger = sorted(set(weights).difference(hosts))[0]
         raise BadRequest(f"weight assigned to unknown host {stranger!r}", code="unknown-weight")
     if not any(aligned):
-        return hosts, ()
+        return ()
     if not math.isfinite(sum(aligned)):
         raise BadRequest("failed to decode request body: a weight is too large")
-    return hosts, aligned
+    return aligned
 
 
 def _destination(data: WireDestination | None) -> Destination | None:
     if data is None:
         return None
-    return Destination(host=data.host or "", aggregates=tuple(data.aggregates or ()))
+    return Destination(host=host_names((data.host or "",))[0], aggregates=tuple(data.aggregates or ()))
 
 
 def _group(data: WireGroup | None) -> InstanceGroup | None:
@@ -297,7 +322,7 @@ def _group(data: WireGroup | None) -> InstanceGroup | None:
     return InstanceGroup(
         policy=data.policy or "",
         members=tuple(data.members or ()),
-        hosts=tuple(data.hosts or ()),
+        hosts=host_names(data.hosts or ()),
         max_server_per_host=_limit((data.rules or {}).get("max_server_per_host")),
     )
 

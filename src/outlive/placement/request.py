@@ -186,6 +186,8 @@ class PlacementRequest(Wire, frozen=True):
     """Places of storage that it needs and that some host does not reach, as that host names them."""
     hosts: tuple[str, ...] | None = None
     """The candidates; ``None`` means all known hosts."""
+    renamed_hosts: dict[str, str] = {}
+    """Host → the name that its caller has for it, where that cannot be the name of an object."""
     weights: tuple[float, ...] = ()
     """Aligned with ``hosts``; empty means zero each."""
     pipeline: str = ""

@@ -5,7 +5,7 @@ A run gives nobody else a turn, so every call sees the fleet of one moment (docs
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -204,7 +204,7 @@ class PlacementService:
                 self._conclude(ranking, shuffled_hosts)
                 target = shuffled_hosts[0] if shuffled_hosts else ranking.target or ""
                 self._log_answer(request, target, len(ranking))
-                hosts = msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()
+                hosts = _json_hosts(ranking, shuffled_hosts, request.renamed_hosts)
                 result = answer(ranking, hosts)
         except OutliveError as error:
             _log.warning("placement.call_refused", code=error.code, error=str(error))
@@ -257,3 +257,10 @@ class PlacementService:
             first=settings.evacuation_shuffle_k,
             random=self._random,
         )
+
+
+def _json_hosts(ranking: Ranking, shuffled_hosts: list[str], renamed: Mapping[str, str]) -> bytes:
+    """The hosts of an answer as a JSON list, by the names that their caller has for them."""
+    if renamed:
+        return msgspec.json.encode([renamed.get(name, name) for name in shuffled_hosts or ranking.hosts])
+    return msgspec.json.encode(shuffled_hosts) if shuffled_hosts else ranking.json_hosts()

@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, AffinityRule, Amounts, VirtualMachine, VirtualMachineSpec
+from outlive.resources.meta import object_name
 from outlive.resources.policies import every_rule
 
 MILLI: Final = 1000
@@ -206,7 +207,7 @@ def vm_of_row(server: ServerRow, flavor: FlavorRow, extra_specs: dict[str, str])
     return VmView(
         id=server.id,
         name=server.name,
-        host=server.host,
+        host=object_name(server.host, "host") if server.host else "",
         zone=server.zone,
         project=server.project_id,
         flavor=server.flavor_name,

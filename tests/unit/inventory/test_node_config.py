@@ -30,6 +30,15 @@ def network(second: int) -> dict[str, Any]:
     }
 
 
+def test_a_file_of_an_older_format_is_named_as_one() -> None:
+    older = {"pvc": {"node": "hv1", "cluster": {"coordinators": ["hv1"]}, "system": {"intervals": {}}}}
+    with pytest.raises(BadInput, match="older format, in which section pvc has everything") as caught:
+        read_node_config(older, "pvcnoded.yaml", "hv1")
+    assert "upgrade" in caught.value.remedy
+    with pytest.raises(BadInput, match="no configuration of that daemon"):
+        read_node_config({"services": {}}, "compose.yaml", "hv1")
+
+
 def document(**changes: Any) -> dict[str, Any]:
     """A whole configuration; ``changes`` by dotted key with ``__`` for the dots, ``None`` takes a key away."""
     made: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import SILENT, Intent, Options
 from outlive.placement.service import PlacementService
 from outlive.resources import Amounts
+from outlive.resources.meta import object_name
 from outlive.runtime.metrics import Metrics
 
 
@@ -240,8 +242,17 @@ def test_answers_of_other_schedulers_are_read_or_refused() -> None:
         decode_answer(200, b"<html>")
 
 
-def ask(document: dict[str, Any] | bytes, *, explain: bool = False, metrics: Metrics | None = None) -> ExternalAnswer:
-    fleet = fleet_of(*(host(f"h{number}") for number in range(1, 7)), slot("s", on="h2", members=("vm-1",)))
+HOSTS = tuple(f"h{number}" for number in range(1, 7))
+
+
+def ask(
+    document: dict[str, Any] | bytes,
+    *,
+    explain: bool = False,
+    metrics: Metrics | None = None,
+    hosts: Iterable[str] = HOSTS,
+) -> ExternalAnswer:
+    fleet = fleet_of(*map(host, hosts), slot("s", on="h2", members=("vm-1",)))
     raw = document if isinstance(document, bytes) else json.dumps(document).encode()
 
     async def call() -> ExternalAnswer:
@@ -256,6 +267,19 @@ def test_an_evacuation_goes_to_the_vms_own_slot() -> None:
     found = ask(body(spec={"ignore_hosts": None}))
     assert (found.status, found.code) == (200, "")
     assert json.loads(found.body) == {"hosts": ["h2", "h1"]}
+
+
+def test_nova_asks_and_is_answered_with_its_own_names_of_hosts() -> None:
+    names = {name: object_name(name) for name in ("KVM_1", "kvm-2", "KVM_3")}
+    hosts = {"hosts": [{"host": name} for name in names], "weights": dict.fromkeys(names, 1.0)}
+    free = {"ignore_hosts": None, "scheduler_hints": {}, "instance_group": None}
+    assert sorted(json.loads(ask(body(**hosts, spec=free), hosts=names.values()).body)["hosts"]) == [
+        "KVM_1",
+        "KVM_3",
+        "kvm-2",
+    ]
+    ignored = {**free, "ignore_hosts": ["KVM_1"], "force_hosts": ["KVM_1", "KVM_3"]}
+    assert json.loads(ask(body(**hosts, spec=ignored), hosts=names.values()).body) == {"hosts": ["KVM_3"]}
 
 
 def test_no_host_is_an_empty_list() -> None:

@@ -21,6 +21,7 @@ from outlive.drivers.openstack.nova import NovaClient, Record
 from outlive.placement.descheduling import ACTIVE
 from outlive.placement.detectors import Move
 from outlive.placement.ports import VmLocation
+from outlive.resources.meta import object_name
 
 MADE: Final = frozenset({"completed", "confirmed", "done", "finished"})
 """States of migrations that have moved their server."""
@@ -50,7 +51,7 @@ class NovaMoves:
         found = await self._nova.server(vm)
         if found is None:
             return None
-        host, status = str(found.get(HOST_FIELDS[0]) or ""), str(found.get("status") or "")
+        host, status = _host(found.get(HOST_FIELDS[0])), str(found.get("status") or "")
         task = found.get("OS-EXT-STS:task_state")
         state = str(task).upper() if task and status == ACTIVE else status
         if state != ACTIVE:
@@ -80,7 +81,7 @@ class NovaMoves:
         """The migrations that were made, the oldest first."""
         made = [one for one in await self._nova.migrations(vm) if one.get("status") in MADE]
         return [
-            Move(source=str(one.get("source_compute") or ""), target=str(one.get("dest_compute") or ""))
+            Move(source=_host(one.get("source_compute")), target=_host(one.get("dest_compute")))
             for one in sorted(made, key=_begun)
         ]
 
@@ -92,6 +93,11 @@ def _failure(migrations: Sequence[Record], before: frozenset[str] | None) -> str
     if last is None or last.get("status") not in FAILED:
         return ""
     return f"Nova's migration {_id(last)} to {last.get('dest_compute') or 'another host'}: {last.get('status')}"
+
+
+def _host(name: object) -> str:
+    """The name of the host's object; empty where Nova names none."""
+    return object_name(str(name), "host") if name else ""
 
 
 def _id(migration: Record) -> str:
