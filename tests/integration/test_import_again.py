@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.command import Result, outlive
+from tests.support.command import Result, outlive, up
 
 HOSTS = "name,cpu,memory,zone\nkvm-1,8,32Gi,a\nkvm-2,8,32Gi,a\n"
 VMS = "id,cpu,memory,host,status\nweb-1,4,20Gi,kvm-1,ACTIVE\nweb-2,4,20Gi,kvm-2,ACTIVE\n"
@@ -16,6 +18,15 @@ def imported(folder: Path, hosts: str, vms: str, *more: str) -> Result:
     (folder / "vms.csv").write_text(vms)
     files = ["--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv"]
     return outlive("import", "csv", *files, "--state-dir", folder / "state", *more)
+
+
+def within(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not claim():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def names(folder: Path, kind: str) -> list[str]:
@@ -62,3 +73,23 @@ def test_what_a_word_means_can_be_said(tmp_path: Path) -> None:
 def test_prune_and_partial_contradict_each_other(tmp_path: Path) -> None:
     result = imported(tmp_path, HOSTS, VMS, "--prune", "--partial")
     assert (result.code, "--prune" in result.err) == (2, True)
+
+
+def test_a_running_server_leaves_no_slot_on_a_host_that_vanished(tmp_path: Path) -> None:
+    three = "name,cpu,memory,zone\n" + "".join(f"kvm-{n},8,32Gi,a\n" for n in (1, 2, 3))
+    vms = "id,cpu,memory,host,status\nweb-1,4,8Gi,kvm-1,ACTIVE\nweb-2,4,8Gi,kvm-2,ACTIVE\n"
+    assert imported(tmp_path, three, vms).code == 0
+
+    def slot_hosts() -> set[str]:
+        items = json.loads(outlive("get", "reservations", "--state-dir", tmp_path / "state", "-o", "json").out)["items"]
+        return {item["status"].get("host", "") for item in items}
+
+    def covered() -> tuple[int, int]:
+        found = json.loads(outlive("failover", "coverage", "--state-dir", tmp_path / "state", "-o", "json").out)
+        return found["required"], found["covered"]
+
+    with up(tmp_path / "state"):
+        assert within(lambda: "kvm-3" in slot_hosts())
+        assert imported(tmp_path, three.replace("kvm-3", "kvm-3-new"), vms).code == 0
+        assert within(lambda: "kvm-3" not in slot_hosts() and covered() == (2, 2))
+        assert "kvm-3-new" in slot_hosts()
