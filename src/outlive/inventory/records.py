@@ -13,15 +13,10 @@ from typing import Final
 import msgspec
 
 from outlive.resources import Aggregate, Amounts
+from outlive.resources.amounts import size_problems
 from outlive.resources.documents import Problems
 from outlive.resources.reasons import Reason
 
-CPU_MILLI_LIMIT: Final = 65_536_000
-"""The most CPU that a host or VM may have: 65,536 cores."""
-MEMORY_BYTES_LIMIT: Final = 2**50
-"""The most memory that a host or VM may have: 1 PiB."""
-OTHER_LIMIT: Final = 2**50
-"""The most of any other resource."""
 IMPORT_HOSTS_LIMIT: Final = 100_000
 """Hosts of one import."""
 IMPORT_VMS_LIMIT: Final = 2_000_000
@@ -122,14 +117,9 @@ def is_active(phase: str) -> bool:
 
 def check_amounts(amounts: Amounts, place: str, problems: Problems, *, what: str) -> None:
     """Note what is absurd about the amounts of a host or VM: nothing, negative, or beyond any machine."""
-    limits = {"cpu": CPU_MILLI_LIMIT, "memory": MEMORY_BYTES_LIMIT}
     for name in ("cpu", "memory"):
         if amounts.get(name, 0) == 0:
             problems.add(place, f"{what} has no {name}", "give a size above 0, or leave the row out")
-    for name, amount in amounts.items():
-        shown = amounts.wire()[name]
-        if amount < 0:
-            problems.add(place, f"{what} has a negative {name}: {shown}", "correct the value or its unit")
-        elif amount > limits.get(name, OTHER_LIMIT):
-            most = Amounts({name: limits.get(name, OTHER_LIMIT)}).wire()[name]
-            problems.add(place, f"{what} has {name} {shown}, more than any machine", f"at most {most}; check the unit")
+    for name, problem, remedy in size_problems(amounts):
+        if amounts[name] != 0:
+            problems.add(place, f"{what} has {problem}", remedy)

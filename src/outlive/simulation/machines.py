@@ -354,8 +354,8 @@ class Latencies:
 class HypervisorFaults:
     """What goes wrong on one host, until it is taken away."""
 
-    start_fails: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """VM (or ``*``) → the reason, and how often yet."""
+    start_fails: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
+    """VM (or ``*``) → the reason, how often yet, and whether that is in its definition."""
     slow_starts_s: float = 0.0
     """Added to each start."""
     ignores_shutdown: dict[str, bool] = field(default_factory=dict)

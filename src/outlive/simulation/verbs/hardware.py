@@ -106,11 +106,12 @@ def _start_fails(
     vms: Names = ("*",),
     reason: str = "no reason was given",
     times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1,
+    definition: bool = False,
 ) -> None:
-    """Starts fail: on hosts, of VMs, or of VMs on hosts."""
+    """Starts fail: on hosts, of VMs, or of VMs on hosts; ``definition``: because of what the VM's definition says."""
     for host in world.named(hosts or tuple(world.hosts)):
         for vm in vms:
-            host.hypervisor.faults.start_fails[vm] = (reason, times)
+            host.hypervisor.faults.start_fails[vm] = (reason, times, definition)
 
 
 @verb("slow-starts", "VMs take long to start on {who}")
@@ -200,6 +201,17 @@ def _lock_disks(world: World, vms: Names, by: Name = "a-stranger") -> None:
 def _unlock_disks(world: World, vms: Names) -> None:
     for disk in _disks(world, vms):
         world.disks.unlock(disk)
+
+
+@verb("remove-disks", "somebody removes the disks of {vms}")
+def _remove_disks(world: World, vms: Names) -> None:
+    """A guest that has them open runs on; none starts without them."""
+    world.disks.removed.update(_disks(world, vms))
+
+
+@verb("restore-disks", "the disks of {vms} are there again")
+def _restore_disks(world: World, vms: Names) -> None:
+    world.disks.removed.difference_update(_disks(world, vms))
 
 
 def _disks(world: World, vms: Names) -> list[str]:
