@@ -185,6 +185,8 @@ class Machine:
         self.capacity = capacity
         self.load: Callable[[], float] = lambda: 0.0
         """How many cores its guests keep busy; said by whoever has the guests."""
+        self.measured: Callable[[], Amounts | None] = lambda: None
+        """What is in use of it, as its kernel would say; ``None``: nobody measures it. Said by its host as well."""
         self.remembered: Remembered | None = None
         self.disk_stall = 0.0
         """The share of time in which everything waits for its own disks."""
@@ -326,8 +328,8 @@ class MachineClient:
         return self._machine.load()
 
     def used(self) -> Amounts | None:
-        """Nobody measures it."""
-        return None
+        """What a timeline says that is in use, if it says so."""
+        return self._machine.measured()
 
     def disk_stall(self) -> float | None:
         """What its disks make everything wait."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
-from outlive.resources import VirtualMachine
+from outlive.base.errors import BadInput
+from outlive.resources import CPU, MEMORY, Amounts, VirtualMachine, VirtualMachineSpec
+from outlive.resources.amounts import size_problems
 from outlive.runtime.units import Duration
 from outlive.simulation.hypervisors import DeadDisks
 from outlive.simulation.networks import Direction, Segment
 from outlive.simulation.spec import Jump
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.verbs.table import Name, Names, Share, after, verb
 
 if TYPE_CHECKING:
@@ -112,6 +116,46 @@ def _start_fails(
     for host in world.named(hosts or tuple(world.hosts)):
         for vm in vms:
             host.hypervisor.faults.start_fails[vm] = (reason, times, definition)
+
+
+@verb("use-host", "measured of {who}, besides its VMs: {details}")
+def _use_host(world: World, host: SimHost, cpu: str | None = None, memory: str | None = None) -> None:
+    """What is measured of the machine besides its VMs; without amounts: nothing is measured any more."""
+    host.used = _amounts(cpu, memory) or None
+
+
+@verb("use-vm", "measured of {vms}: {details}")
+def _use_vm(world: World, vms: Names, cpu: str | None = None, memory: str | None = None) -> None:
+    """Cores that they keep busy, and memory that they touch, wherever they run; without amounts: as if unsaid."""
+    used = _amounts(cpu, memory)
+    for vm in vms:
+        world.guests_use.pop(vm, None)
+        if used:
+            world.guests_use[vm] = used
+
+
+@verb("resize-vm", "somebody gives {vms} another size: {details}")
+async def _resize_vm(
+    world: World, vm: Name, cpu: str | None = None, memory: str | None = None, live: bool = False
+) -> None:
+    """Its spec says so at once; what runs has that size from its next start, or at once too (``live``)."""
+    size = _amounts(cpu, memory)
+    for _, problem, remedy in size_problems(size):
+        raise BadInput(f"VM {vm} would have {problem}", remedy=remedy)
+
+    def resized(spec: VirtualMachineSpec) -> VirtualMachineSpec:
+        return msgspec.structs.replace(spec, resources=Amounts({**spec.resources, **size}))
+
+    await change_spec(world, VirtualMachine, vm, resized)
+    for host in world.hosts.values() if live else ():
+        domain = host.hypervisor.domains.get(vm)
+        if domain is not None:
+            domain.cpu_milli = size.get(CPU, domain.cpu_milli)
+            domain.memory_bytes = size.get(MEMORY, domain.memory_bytes)
+
+
+def _amounts(cpu: str | None, memory: str | None) -> Amounts:
+    return Amounts.parse({name: text for name, text in ((CPU, cpu), (MEMORY, memory)) if text is not None})
 
 
 @verb("slow-starts", "VMs take long to start on {who}")
