@@ -45,7 +45,7 @@ async def change_spec(world: World, kind: type[R], name: str, change: Callable[[
 
 @verb("request", "a user asks: {details}")
 async def _request(world: World, vm: Name, verb: RequestVerb, target: Name | None = None, force: bool = False) -> None:
-    """As ``outlive vm VERB`` does; what that refuses at once is told."""
+    """What the verbs of ``outlive vm`` write; what these refuse at once is told."""
     ids = SeededIds(Random(len(world.history.events)))
     try:
         await operator.request_vm(world.store, world.clock, ids, vm, verb, target=target or "", force=force)
