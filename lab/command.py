@@ -19,6 +19,8 @@ from lab.processes import LabError, until
 
 FIRST_START_S = 240.0
 RECOVERY_S = 150.0
+NOBODY_ANSWERS = 6
+"""Exit code where no lab runs."""
 
 
 class Teller:
@@ -34,7 +36,7 @@ class Teller:
 
 
 def main() -> int:
-    """The exit code is 0, 1 where something did not happen in time, 2 for wrong words."""
+    """The exit code is 0, 1 where something did not happen in time, 2 for wrong words, 6 where no lab runs."""
     parser = argparse.ArgumentParser(prog="scripts/lab", description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path(os.environ.get("OUTLIVE_LAB", PROJECT / ".outlive/lab")))
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
@@ -52,11 +54,15 @@ def main() -> int:
         if name == "outlive":
             verb.add_argument("words", nargs=argparse.REMAINDER, help="for the command line, such as: get vms")
     given = parser.parse_args()
+    lab = Lab(given.dir)
+    if given.verb not in ("start", "stop") and not (lab.server.pid or any(host.on for host in lab.hosts)):
+        print(f"scripts/lab: no lab runs in {lab.state}: scripts/lab start starts one", file=sys.stderr)
+        return NOBODY_ANSWERS
     if os.geteuid() != 0:
         print("scripts/lab: namespaces and cgroups need root: run it as root", file=sys.stderr)
         return 1
     try:
-        VERBS[given.verb][0](Lab(given.dir), given)
+        VERBS[given.verb][0](lab, given)
     except LabError as error:
         print(f"scripts/lab: {error}", file=sys.stderr)
         return 1
@@ -109,6 +115,8 @@ def partition(lab: Lab, given: Any) -> None:
     host = lab.host(given.host)
     tell = Teller()
     if given.other:
+        if given.other != "store":
+            lab.host(given.other)
         lab.switch.cut((host.name, given.other), (given.other, host.name))
         tell(f"{host.name} and {given.other} do not hear each other")
     else:

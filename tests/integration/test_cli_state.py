@@ -245,7 +245,7 @@ def test_views_are_tables_and_documents(file: Path) -> None:
     assert len(views) == 14
     options = file.parent / "views.json"
     options.write_text('{"views": "by-host,summary", "filter_name": "h1"}')
-    chosen = json.loads(outlive("failover", "views", "--config", options, "--state", file, "-o", "json").out)
+    chosen = json.loads(outlive("failover", "views", "--options", options, "--state", file, "-o", "json").out)
     assert [view["view"] for view in chosen] == ["by-host", "summary"]
     assert outlive("failover", "views", "nothing", "--state", file).code == 3
     assert outlive("failover", "views", "--sort", "size", "--state", file).code == 2

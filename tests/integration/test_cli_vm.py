@@ -63,7 +63,7 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> None:
-    done = cloud.define(xml(), "--to", "kvm-2", "-l", "kvm-1,kvm-2", "-a", "-d", "200")
+    done = cloud.define(xml(), "--to", "kvm-2", "--limit", "kvm-1,kvm-2", "-a", "-d", "200")
     assert (done.code, done.out) == (0, f"web: defined as {UUID}\n")
     spec = cloud.spec()
     assert (spec["displayName"], spec["powerState"], spec["disks"]) == ("web", "stopped", ["file:/vms/web.raw"])
@@ -77,7 +77,7 @@ def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> No
     )
     assert (facts["vcpus"], facts["memoryMib"], facts["migrated"], facts["downtimeMs"]) == (2, 2048, "no", 200)
 
-    assert cloud.vm("meta", "web", "--limit", "any", "--selector", "load").out == "web: configured\n"
+    assert cloud.vm("meta", "web", "--limit", "any", "--host-selector", "load").out == "web: configured\n"
     facts = cloud.facts(UUID)
     assert (facts["limit"], facts["selector"], facts["autostart"], facts["downtimeMs"]) == ("Any", "load", True, 200)
     listed = cloud.vm("list").out.splitlines()
@@ -134,7 +134,7 @@ def test_a_vm_of_another_name_is_known_by_the_uuid_of_its_definition(cloud: Clou
         (xml(), ("--to", "nova-1"), 1, "nova-1 is managed by nova"),
         (xml(), ("--limit", "kvm-9"), 4, "kvm-9"),
         (xml(), ("--limit", "any,kvm-1"), 2, "are no hosts"),
-        (xml(), ("--selector", "best"), 2, "--selector: 'best' is not known (write one of mem,"),
+        (xml(), ("--host-selector", "best"), 2, "--host-selector: 'best' is not known (write one of mem,"),
         (xml(), ("--method", "warm"), 2, "'warm' is not known (write one of live, shutdown, default)"),
         (xml(), ("--downtime", "0"), 2, "--downtime"),
     ],

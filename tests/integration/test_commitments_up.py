@@ -109,7 +109,7 @@ def test_the_self_check_fails_where_a_zone_is_none_or_the_server_is_not_one(shop
 
 
 def test_repairs_are_done_by_the_server(shop: Path) -> None:
-    repaired = said(shop, "check", "--repair")
+    repaired = said(shop, "check", "--apply")
     assert repaired.code == 0, repaired.err
     assert repaired.out.startswith("0 were repaired\n")
     made = document(shop, "request", *ASK, "--amount", "8")["uuid"]
@@ -117,7 +117,7 @@ def test_repairs_are_done_by_the_server(shop: Path) -> None:
     found = said(shop, "check")
     assert found.code == 1, found.out
     assert "charged-unknown" in found.out
-    repaired = said(shop, "check", "--repair")
+    repaired = said(shop, "check", "--apply")
     assert repaired.code == 0, repaired.out
     assert repaired.out.startswith("1 were repaired\ncommitments, slots, hosts and VMs agree\n")
     assert said(shop, "delete", made).code == 0

@@ -90,7 +90,7 @@ def test_a_report_of_failures_shows_what_fails_where_vms_land_and_who_is_lost(
     tab: Browser, state: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "survive.html"
-    reported = outlive("survive", "--hosts", "h01,h02", "--state", state, "--html", path, "-o", "json")
+    reported = outlive("survive", "h01,h02", "--state", state, "--html", path, "-o", "json")
     assert reported.code == 1
     document = json.loads(reported.out)
     text = shown(tab, path, hosts=16)

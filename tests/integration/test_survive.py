@@ -52,7 +52,7 @@ def test_as_many_failures_as_slots_are_survived_and_no_more(state: Path) -> None
 
 
 def test_named_hosts_fail_together_and_every_vm_is_told_its_slot(state: Path) -> None:
-    result = survive(state, "--hosts", "h1,h7", "-o", "json")
+    result = survive(state, "h1,h7", "-o", "json")
     document = read(result)
     assert result.code == 0
     assert (document["failures"], document["cases"], document["holds"]) == (2, 1, True)
@@ -69,7 +69,7 @@ def test_named_hosts_fail_together_and_every_vm_is_told_its_slot(state: Path) ->
 def test_racks_fail_by_name_or_whichever_it_is(state: Path) -> None:
     one = read(survive(state, "--domain", "rack=r1", "-o", "json"))
     assert one["affected"] == 6
-    both = read(survive(state, "--domain", "rack=r1", "--domain", "rack=r2", "--hosts", "h3,h11", "-o", "json"))
+    both = read(survive(state, "--domain", "rack=r1", "--domain", "rack=r2", "h3,h11", "-o", "json"))
     assert (both["failures"], both["affected"]) == (3, 14)
     every = read(survive(state, "--domain", "rack", "-o", "json"))
     assert (every["unit"], every["failures"], every["cases"]) == ("rack", 1, 4)
@@ -100,11 +100,11 @@ def test_vms_that_need_no_slots_are_a_number_and_not_lost(state: Path) -> None:
     ("arguments", "code", "words"),
     [
         ((), 2, "nothing fails"),
-        (("--hosts", "h1", "--failures", "2"), 2, "cannot both fail"),
+        (("h1", "--failures", "2"), 2, "cannot both fail"),
         (("--domain", "rack=r1", "--failures", "2"), 2, "cannot both fail"),
         (("--domain", "rack", "--domain", "zone"), 2, "counted at once"),
         (("--failures", "1", "--cases", "-o", "yaml"), 2, "lines of JSON"),
-        (("--hosts", "h1,h99"), 4, "no host 'h99'"),
+        (("h1,h99",), 4, "no host 'h99'"),
         (("--domain", "row"), 4, "known: rack"),
         (("--domain", "rack=r9"), 4, "known: r0, r1, r2, r3"),
     ],
@@ -121,7 +121,7 @@ def test_tolerance_names_the_weakest_and_what_is_too_much_for_them(state: Path) 
     assert document["counts"] == {"2": 24}
     for weak in document["weakest"]:
         assert len(weak["case"]) == 3
-        lost = read(survive(state, "--hosts", ",".join(weak["case"]), "-o", "json"))["lost"]
+        lost = read(survive(state, ",".join(weak["case"]), "-o", "json"))["lost"]
         assert weak["vm"] in {one["vm"] for one in lost}
     text = outlive("failover", "tolerance", "--state", state).out
     assert "every VM that needs slots survives the failure of 2 hosts, whichever they are" in text
@@ -132,4 +132,4 @@ def test_people_read_the_verdict_first(state: Path) -> None:
     assert text.startswith("The failure of any 2 hosts is survived (66 cases)")
     text = survive(state, "--failures", "99").out
     assert "There are only 12 hosts; all of them fail." in text
-    assert survive(state, "--hosts", "h1").out.startswith("If h1 fails, 2 VMs that need slots go down")
+    assert survive(state, "h1").out.startswith("If h1 fails, 2 VMs that need slots go down")

@@ -197,7 +197,7 @@ def test_a_search_for_hosts_that_are_short_has_an_end(file: Path, monkeypatch: p
 
 
 def test_as_many_as_possible_and_so_many_are_two_questions(file: Path) -> None:
-    done = outlive("whatif", "add-vms", "--flavor", "m0", "--most", "-n", "5", "--state", file)
+    done = outlive("whatif", "add-vms", "--flavor", "m0", "--most", "--count", "5", "--state", file)
     assert done.code == 2
     assert "--most and --count" in done.line
 

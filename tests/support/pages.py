@@ -9,11 +9,12 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 import typer
 
+from outlive.cli.host import SAME_AS
 from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections, host_sections
 from outlive.node.ports import (
@@ -58,6 +59,9 @@ def _sections(command: Any, path: str, *, listed: tuple[str, ...] = ()) -> Itera
     context = command.make_context(path, [], resilient_parsing=True)
     anchor = "-".join(path.split())
     yield f'### <a id="{anchor}"></a>`{path}`\n'
+    if same := SAME_AS.get(path.removeprefix("outlive host ")) if path.startswith("outlive host ") else None:
+        yield f"The same as [`outlive {same}`](#outlive-{same.replace(' ', '-')}).\n"
+        return
     yield f"{_plain(command.help or '')}\n"
     below = getattr(command, "commands", {})
     if listed:
@@ -115,6 +119,69 @@ def _fields(arguments: type[msgspec.Struct]) -> str:
             text += f" ({', '.join(map(str, words))})"
         shown.append(f"{text} (required)" if field.required else text)
     return ", ".join(shown) or "none"
+
+
+class ShownCommand(NamedTuple):
+    """One command of the tree, with its parameters as the command line knows them."""
+
+    path: str
+    parameters: tuple[Any, ...]
+
+    @property
+    def options(self) -> list[Any]:
+        """Its own and the common ones, without help."""
+        return [one for one in self.parameters if one.param_type_name == "option" and "--help" not in one.opts]
+
+
+def command_tree() -> Iterator[ShownCommand]:
+    """Every command that can be called, those of groups below them."""
+    for name, entry in COMMANDS.items():
+        yield from _branch(entry.load(name), name)
+
+
+def _branch(command: Any, path: str) -> Iterator[ShownCommand]:
+    below = getattr(command, "commands", {})
+    for name, part in below.items():
+        yield from _branch(part, f"{path} {name}")
+    if not below:
+        context = command.make_context(path, [], resilient_parsing=True)
+        yield ShownCommand(path, tuple(command.get_params(context)))
+
+
+COMMON: Final = {"--state", "--state-dir", "--server", "--token", "--fingerprint", "--insecure", "--output"}
+"""Options of nearly every command, which the table leaves out."""
+
+
+def tree_text() -> str:
+    """All verbs by noun, with what stands after them and their own options, as Markdown."""
+    nouns: dict[str, list[str]] = {}
+    for one in command_tree():
+        noun, _, verb = one.path.partition(" ")
+        given = " ".join(_argument(part) for part in one.parameters if part.param_type_name == "argument")
+        options = [_option(part) for part in one.options if not COMMON & {*part.opts}]
+        row = f"| `{verb or noun}` | {f'`{given}`' if given else ''} | {', '.join(options)} |"
+        nouns.setdefault(noun if verb else "", []).append(_escaped(row))
+    parts = []
+    for noun, rows in nouns.items():
+        parts += [f"### {noun or 'Without a noun'}\n", "| verb | after it | options |", "|---|---|---|", *rows, ""]
+    return "\n" + "\n".join(parts)
+
+
+def _escaped(row: str) -> str:
+    inner = row[2:-2].split(" | ")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in inner) + " |"
+
+
+def _argument(argument: Any) -> str:
+    name = str(argument.metavar or argument.name).strip("{}")
+    return f"{name}…" if argument.nargs == -1 else name
+
+
+def _option(option: Any) -> str:
+    letters = sorted(one for one in (*option.opts, *option.secondary_opts) if not one.startswith("--"))
+    words = [one for one in (*option.opts, *option.secondary_opts) if one.startswith("--")]
+    value = "" if getattr(option, "is_flag", False) else f" {option.metavar or 'VALUE'}"
+    return f"`{' '.join((*letters, '/'.join(words)))}{value}`"
 
 
 def kinds_text() -> str:
@@ -206,6 +273,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "drivers.md": ports_text,
     "resources.md": kinds_text,
     "../operating/simulating.md": verbs_text,
+    "../design/commands.md": tree_text,
 }
 PAGES: Final = (*GENERATED, "configuration.md")
 

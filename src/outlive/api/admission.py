@@ -337,14 +337,14 @@ class Neighbours:
             raise Invalid(
                 f"VM {vm.name} may be running, and its guest may have {listing(sorted(gone), most=NAMED)} open",
                 place="spec.disks",
-                remedy=f"outlive vm stop {vm.name} -w first, or outlive vm detach {vm.name} DEVICE",
+                remedy=f"outlive vm stop {vm.name} --wait first, or outlive vm detach {vm.name} DEVICE",
             )
         flipped = (set(found.spec.shared_disks) ^ set(vm.spec.shared_disks)) & set(found.spec.disks)
         if flipped:
             raise Invalid(
                 f"VM {vm.name} may be running, and has {listing(sorted(flipped), most=NAMED)} open as it was defined",
                 place="spec.sharedDisks",
-                remedy=f"outlive vm stop {vm.name} -w first",
+                remedy=f"outlive vm stop {vm.name} --wait first",
             )
 
     async def _check_definition(self, vm: VirtualMachine) -> None:

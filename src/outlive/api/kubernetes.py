@@ -31,7 +31,7 @@ from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
 from outlive.resources.codec import to_builtins
-from outlive.resources.columns import cells
+from outlive.resources.columns import DISPLAY_COLUMN, cells, names
 from outlive.resources.readers import VERBS, Verb
 from outlive.store import Store, list_all
 
@@ -139,9 +139,10 @@ def version(outlive_version: str) -> dict[str, Any]:
 
 
 def columns(kind: type[Resource]) -> list[dict[str, Any]]:
-    """Column definitions: the name, the kind's own columns, the age."""
+    """Column definitions: the names, the kind's own columns, the age."""
     own = [_column(title, path, priority) for title, path, priority in kind.info.columns]
-    return [_column("Name", "metadata.name", form="name"), *own, _column("Age", "time since the creation")]
+    display = [_column(DISPLAY_COLUMN, kind.info.display)] if kind.info.display else []
+    return [*display, _column("Name", "metadata.name", form="name"), *own, _column("Age", "time since the creation")]
 
 
 def _column(title: str, description: str = "", priority: int = 0, *, form: str = "") -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _column(title: str, description: str = "", priority: int = 0, *, form: str =
 def row(obj: Resource, now: Instant, include: IncludeObject) -> dict[str, Any]:
     """One row of the table."""
     values = [str(value).lower() if isinstance(value, bool) else value for value in cells(obj, wide=True)]
-    result: dict[str, Any] = {"cells": [obj.name, *values, age(obj.metadata, now)]}
+    result: dict[str, Any] = {"cells": [*names(obj), *values, age(obj.metadata, now)]}
     if include == "Object":
         result["object"] = to_builtins(obj)
     elif include == "Metadata":

@@ -80,9 +80,8 @@ class Access:
                     "a state file is only read", place="--state", remedy="leave --state out, or use --state-dir"
                 )
             return self._offline(self.state)
-        address = self.server or running_server(self.directory)
-        if address:
-            return await self._remote(address)
+        if self.address:
+            return await self._remote(self.address)
         return await self._local(write, or_empty)
 
     def _offline(self, path: Path) -> Store:
@@ -106,12 +105,12 @@ class Access:
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
         from outlive.store.http import HttpStore
 
-        own = self._own_server(address)
+        own = self.own_server(address)
         token = self._token(address, own)
         tls = await self._tls(address, own)
         return HttpStore(address, token, clock=self.clock, random=system_random(), tls=tls, insecure=self.insecure)
 
-    def _own_server(self, address: str) -> ServerFile | None:
+    def own_server(self, address: str) -> ServerFile | None:
         """The server of the state directory, if that is the one at the address and with the pinned authority."""
         from outlive.store.tls import origin, parse_fingerprints
 
@@ -152,12 +151,16 @@ class Access:
         return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
 
     @property
+    def address(self) -> str:
+        """Of the server that is asked: ``--server``, or that of the state directory; empty where none is."""
+        return "" if self.state is not None else self.server or running_server(self.directory)
+
+    @property
     def source(self) -> str:
         """Where the state is, in words."""
         if self.state is not None:
             return f"state file {self.state.name}"
-        address = self.server or running_server(self.directory)
-        return f"server {address}" if address else f"store in {self.directory}"
+        return f"server {self.address}" if self.address else f"store in {self.directory}"
 
     @property
     def clock(self) -> Clock:

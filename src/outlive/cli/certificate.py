@@ -19,8 +19,10 @@ from outlive.base.garbage import collector_paused
 from outlive.base.phrases import count_of
 from outlive.cli.access import Access, all_objects
 from outlive.cli.output import Report, and_more, cut_table, progress, table
+from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import pattern_and_count
+from outlive.cli.vm_names import VmColumns, vm_columns
 from outlive.drivers.files import check_output, open_output, read_input, write_output
 
 if TYPE_CHECKING:
@@ -48,9 +50,9 @@ async def certify(
     from outlive.failover.certificate import encode_certificate
 
     check_output(out)
-    result = await _made(access, k, config, partial=partial)
+    result, named = await _made(access, k, config, partial=partial)
     if result.certificate is None:
-        output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result))
+        output.show({"certified": False, "uncertified": result.uncertified}, lambda: _refusal(result, named))
         return ExitCode.NO
     raw = encode_certificate(result.certificate)
     if out is None:
@@ -67,11 +69,13 @@ async def certify(
         "slots": len(result.certificate.slots),
         "uncertified": result.uncertified,
     }
-    output.show(document, lambda: _written(result, out))
+    output.show(document, lambda: _written(result, out, named))
     return None
 
 
-async def _made(access: Access, k: int | None, config: Path | None, *, partial: bool) -> CertifyResult:
+async def _made(
+    access: Access, k: int | None, config: Path | None, *, partial: bool
+) -> tuple[CertifyResult, VmColumns]:
     from outlive.failover.analysis.questions import units_by
     from outlive.failover.certificate import certify as decide
     from outlive.failover.certificate import certify_input
@@ -79,7 +83,8 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     async with access.open() as store:
         with progress("reading the cluster"):
             objects = await all_objects(store)
-    gathered = await look(access, access.in_memory(objects), config, k)
+        settings = await effective_settings(access, store, config)
+    gathered = await look(access, access.in_memory(objects), config, k, settings=settings)
     if gathered.settings.upkeep.vm_source != "resources":
         raise Refused(
             "the VMs come from a database, so that there is no state for a certificate to be about",
@@ -88,15 +93,15 @@ async def _made(access: Access, k: int | None, config: Path | None, *, partial: 
     if gathered.observation.hosts:
         units_by(gathered.observation.hosts, gathered.settings.topology_choice.unit)
     with progress("certifying"):
-        return decide(certify_input(gathered, objects, partial=partial))
+        return decide(certify_input(gathered, objects, partial=partial)), vm_columns(gathered.vms)
 
 
-def _refusal(result: CertifyResult) -> list[Any]:
+def _refusal(result: CertifyResult, named: VmColumns) -> list[Any]:
     head = f"no certificate: {count_of(len(result.uncertified), 'VM')} cannot be certified for all that they need"
-    return [head, *_named(result), "with --partial everything that holds is certified"]
+    return [head, *_lacking(result, named), "with --partial everything that holds is certified"]
 
 
-def _written(result: CertifyResult, out: Path) -> list[Any]:
+def _written(result: CertifyResult, out: Path, named: VmColumns) -> list[Any]:
     made = result.certificate
     assert made is not None
     units = "hosts" if made.unit == "host" else f"failure domains {made.unit}"
@@ -107,17 +112,17 @@ def _written(result: CertifyResult, out: Path) -> list[Any]:
         f"about the state {made.state_digest}",
     ]
     if result.uncertified:
-        lines += [f"{len(result.uncertified)} VMs are certified for less than they need:", *_named(result)]
+        lines += [f"{len(result.uncertified)} VMs are certified for less than they need:", *_lacking(result, named)]
     return lines
 
 
-def _named(result: CertifyResult) -> list[Any]:
+def _lacking(result: CertifyResult, named: VmColumns) -> list[Any]:
     rows = [
-        (one.vm, one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
+        (*named.cells(one.vm), one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
         for one in result.uncertified[:NAMED]
     ]
     cut = and_more(len(result.uncertified), len(rows), wide=False)
-    return [table(("VM", "Host", "Holds", "Reason", "Why"), rows), *cut]
+    return [table((*named.titles(), "Host", "Holds", "Reason", "Why"), rows), *cut]
 
 
 async def verify(

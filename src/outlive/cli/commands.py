@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from outlive.cli.access import Access
 from outlive.cli.output import Form, Output, Report, write
@@ -87,6 +88,23 @@ def group(help_text: str) -> typer.Typer:
     """A group of commands; it stays one also while it has a single command."""
     app = _typer(help=help_text, no_args_is_help=True)
     app.callback()(_no_options)
+    return app
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose first command needs no name: ``fence HOST`` is ``fence host HOST``, unless HOST is a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """With the name of the first command before what names none."""
+        if args and args[0] not in self.commands:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def default_group(help_text: str) -> typer.Typer:
+    """A group whose first command needs no name."""
+    app = _typer(help=help_text, no_args_is_help=True, cls=DefaultGroup)
+    app.callback(cls=DefaultGroup)(_no_options)
     return app
 
 

@@ -11,14 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Usage
+from outlive.base.errors import ExitCode, Usage
 from outlive.base.phrases import count_of, shown_bytes, shown_time
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.commitments_ask import Amount, Group, Project, Zone, asked_commitment, objects_of
+from outlive.cli.commitments_ask import (
+    Amount,
+    Group,
+    Project,
+    Uuid,
+    Zone,
+    asked_commitment,
+    check_zone,
+    commitment_of,
+    objects_of,
+    unknown_commitment,
+)
 from outlive.cli.commitments_check import check
 from outlive.cli.commitments_history import history_lines, history_of
-from outlive.cli.commitments_whatif import what_if
+from outlive.cli.commitments_whatif import whatif
 from outlive.cli.liquid import delete, e2e, request
 from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, look
@@ -33,9 +44,7 @@ if TYPE_CHECKING:
 SHOWN = 50
 """Slots that a table names; wide and JSON name all."""
 
-app = group("What customers committed to: list, explain, request, usage, capacity, checks and what-if.")
-
-Uuid = Annotated[str, typer.Argument(metavar="UUID", help="Of the commitment.")]
+app = group("What customers committed to: list, explain, request, usage, capacity, checks and whatif.")
 
 
 @command(app, "list")
@@ -86,14 +95,19 @@ async def list_commitments(
 @command(app)
 async def show(access: Access, output: Output, uuid: Uuid) -> ExitCode | None:
     """One commitment with its slots and the VMs in them; exit code 1 if it is not accepted."""
-    from outlive.resources import Reservation
+    from outlive.resources import Reservation, VirtualMachine
     from outlive.store import list_all
+    from outlive.store.access import read
 
     async with access.open() as store:
         found = await commitment_of(store, uuid)
-        slots = [one async for one in list_all(store, Reservation) if _uuid_of(one) == uuid]
+        wanted = found.spec.commitment_uuid
+        slots = [one async for one in list_all(store, Reservation) if _uuid_of(one) == wanted]
+        charged = {*found.status.assigned_instances, *(vm for one in slots for vm in slot_document(one)["vms"])}
+        vms = [vm for vm in [await read(store, VirtualMachine, name) for name in sorted(charged)] if vm is not None]
+    names = {vm.name: vm.spec.display_name or vm.name for vm in vms}
     document = {**commitment_document(found), "slots": [slot_document(one) for one in slots]}
-    output.show(document, lambda: _show_lines(document, wide=output.wide))
+    output.show(document, lambda: _show_lines(document, names, wide=output.wide))
     return None if document["reason"] == "Accepted" else ExitCode.NO
 
 
@@ -124,6 +138,7 @@ async def explain(
                 raise unknown_commitment(uuid)
             wanted = from_spec(found.spec, found.metadata.generation)
         else:
+            check_zone(zone, zones_of(made))
             wanted = asked_commitment(made.view.groups(), made.settings, project, flavor_group, zone, amount)
         answer = explained(made.facts(wanted))
     output.show(answer, lambda: explanation_lines(answer))
@@ -156,7 +171,7 @@ async def usage(
 
     from outlive.commitments.overview import project_usage
     from outlive.commitments.units import unit_of
-    from outlive.resources import ZONE_LABEL, ProjectQuota
+    from outlive.resources import ProjectQuota
     from outlive.store import list_all
 
     async with access.open() as store:
@@ -169,7 +184,7 @@ async def usage(
             quotas=quotas,
             groups=groups,
             units={one.group_name: unit_of(one, made.settings) for one in groups},
-            zones={host.metadata.labels.get(ZONE_LABEL, "") for host in view.informers.hypervisors.items()},
+            zones=zones_of(made),
             now=access.state_clock.now(),
             states=made.settings.quota_state_filter,
         )
@@ -225,23 +240,6 @@ async def on_copy(access: Access, config: Any) -> AsyncIterator[Trial]:
         yield made
 
 
-async def commitment_of(store: Any, uuid: str) -> CommittedResource:
-    """The commitment; ``NotFound``."""
-    from outlive.commitments.names import commitment_name
-    from outlive.resources import CommittedResource
-    from outlive.store.access import read
-
-    found = await read(store, CommittedResource, commitment_name(uuid))
-    if found is None:
-        raise unknown_commitment(uuid)
-    return found
-
-
-def unknown_commitment(uuid: str) -> NotFound:
-    """There is none of that uuid."""
-    return NotFound(f"there is no commitment {uuid[:80]!r}", remedy="see outlive commitments list")
-
-
 def commitment_document(one: CommittedResource) -> dict[str, Any]:
     """A commitment for programs."""
     from outlive.commitments.state import READY
@@ -290,6 +288,13 @@ def slot_document(one: Reservation) -> dict[str, Any]:
     }
 
 
+def zones_of(made: Trial) -> set[str]:
+    """The zones of all hosts."""
+    from outlive.resources import ZONE_LABEL
+
+    return {host.metadata.labels.get(ZONE_LABEL, "") for host in made.view.informers.hypervisors.items()}
+
+
 def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
     """What every group has in every zone, counted now."""
     from outlive.commitments.overview import Overview
@@ -311,11 +316,11 @@ def _uuid_of(slot: Reservation) -> str:
 # -- for people -------------------------------------------------------------------------------------------------
 
 
-def _show_lines(document: dict[str, Any], *, wide: bool) -> list[Any]:
+def _show_lines(document: dict[str, Any], names: dict[str, str], *, wide: bool) -> list[Any]:
     slots = document["slots"]
     rows = [
         (one["name"], one["host"] or "-", one["flavor"], one["size"].get("memory", "0"), one["size"].get("cpu", "0"),
-         one["ready"], ", ".join(one["vms"]))
+         one["ready"], ", ".join(names.get(vm, vm) for vm in one["vms"]))
         for one in slots
     ]  # fmt: skip
     facts = [
@@ -325,7 +330,7 @@ def _show_lines(document: dict[str, Any], *, wide: bool) -> list[Any]:
         ("state", document["state"]),
         ("ready", f"{document['reason'] or 'nobody has looked yet'}: {document['message']}".rstrip(": ")),
         ("ends", shown_time(document["endTime"]) if document["endTime"] else "never"),
-        ("VMs charged", ", ".join(document["vms"])),
+        ("VMs charged", ", ".join(f"{names[vm]} ({vm})" if names.get(vm, vm) != vm else vm for vm in document["vms"])),
     ]
     columns = ("Slot", "Host", "Flavor", "Memory", "Cores", "Ready", "VMs")
     head = table(("", ""), [row for row in facts if row[1]])
@@ -383,7 +388,7 @@ def capacity_lines(rows: Iterable[GroupOverview]) -> list[Any]:
     return [table(columns, cells, numbers=columns[2:])]
 
 
-command(app, "what-if")(what_if)
+command(app, "whatif")(whatif)
 command(app, "check")(check)
 command(app, "request")(request)
 command(app, "delete")(delete)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from outlive.base.errors import BadInput, NotFound, Usage
+from outlive.cli.arguments import completing
 
 if TYPE_CHECKING:
     from outlive.commitments.settings import CommitmentSettings
     from outlive.commitments.state import Commitment
     from outlive.commitments.units import GroupUnit
-    from outlive.resources import CommittedType, FlavorGroupSpec, Resource
+    from outlive.resources import CommittedResource, CommittedType, FlavorGroupSpec, Resource
     from outlive.roles.settings import RoleSettings
     from outlive.store import Store
 
@@ -25,6 +27,11 @@ Amount = Annotated[
     str,
     typer.Option("--amount", metavar="AMOUNT", help="Units of its memory (8), memory (64Gi) or cores (16cores)."),
 ]
+Uuid = Annotated[
+    str, typer.Argument(metavar="UUID", help="Of the commitment.", autocompletion=completing("committedresources"))
+]
+ZONES_SHOWN: Final = 20
+"""Zones that an error names."""
 ASKED: Final = "asked-for"
 """What a commitment is called that only a question knows."""
 _AMOUNT = re.compile(r"(\d{1,20})\s*(|cores?|[KMGTPE]i|[kMGTPE])\Z")
@@ -38,6 +45,8 @@ def amount_of(text: str, unit: GroupUnit) -> tuple[CommittedType, int]:
     if match is None:
         raise BadInput(f"{text[:80]!r} is no amount", place="--amount", remedy="write 8, 64Gi or 16cores")
     number, suffix = int(match[1]), match[2]
+    if not number:
+        raise BadInput(f"{text[:80]!r} commits to nothing", place="--amount", remedy="write 1 or more")
     if suffix.startswith("core"):
         return "cores", number
     if not suffix:
@@ -99,6 +108,37 @@ def check_asked(project: str, group: str, zone: str, amount: str) -> None:
     missing = [name for name, value in given.items() if not value]
     if missing:
         raise Usage(f"{', '.join(missing)} is missing", remedy="say who commits to how much of what, and where")
+
+
+def check_zone(zone: str, zones: Iterable[str]) -> None:
+    """``NotFound`` for a zone that no host is in, with the nearest name; where no host names a zone, each is fine."""
+    known = sorted({*zones} - {""})
+    if known and zone not in known:
+        near = difflib.get_close_matches(zone, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise NotFound(
+            f"there is no zone {zone[:80]!r}",
+            place="--zone",
+            remedy=f"{hint}known are: {', '.join(known[:ZONES_SHOWN])}",
+        )
+
+
+async def commitment_of(store: Store, text: str) -> CommittedResource:
+    """The commitment of that uuid, or of that name of an object; ``NotFound``."""
+    from outlive.commitments.names import commitment_name
+    from outlive.resources import CommittedResource
+    from outlive.store.access import read
+    from outlive.store.naming import is_object_name
+
+    for name in (commitment_name(text), text):
+        if is_object_name(name) and (found := await read(store, CommittedResource, name)) is not None:
+            return found
+    raise unknown_commitment(text)
+
+
+def unknown_commitment(uuid: str) -> NotFound:
+    """There is none of that uuid."""
+    return NotFound(f"there is no commitment {uuid[:80]!r}", remedy="see outlive commitments list")
 
 
 async def objects_of(store: Store, settings: RoleSettings) -> list[Resource]:

@@ -10,6 +10,7 @@ from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
 from outlive.cli.output import Report, cut_table
 from outlive.cli.snapshot import Config, look
+from outlive.cli.vm_names import VmColumns, vm_columns
 
 REPAIR_PATH = "/commitments/consistency/repair"
 """Where a server repairs what is safe."""
@@ -22,27 +23,28 @@ LOOK_S = 1.0
 async def check(
     access: Access,
     output: Report,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Have the server repair what nobody could still need.")
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Have the server repair what nobody could still need.")
     ] = False,
     config: Config = None,
 ) -> ExitCode | None:
     """Compare commitments, slots, allocations, hosts and VMs; exit code 1 if any disagree. Limes is not asked.
 
-    With --repair the server repairs the safe classes, and what is left is compared.
+    With --apply the server repairs the safe classes, and what is left is compared.
     """
     from outlive.commitments.consistency import compare
 
     repaired: Any = ()
-    if repair:
+    if apply:
         repaired = await _repaired(access)
-    result = compare(await _facts(access, config))
+    facts, named = await _facts(access, config)
+    result = compare(facts)
     keys = {(one["kind"], one["subject"], one.get("vm", "")) for one in repaired}
     for _ in range(LOOKS - 1):
         if not any((one.kind, one.subject, one.vm) in keys for one in result.disagreements):
             break
         await access.clock.sleep(LOOK_S)
-        result = compare(await _facts(access, config))
+        result = compare((await _facts(access, config))[0])
     document = {
         "agrees": not result.disagreements,
         "disagreements": result.disagreements,
@@ -52,18 +54,21 @@ async def check(
 
     def lines() -> list[Any]:
         found = result.disagreements
-        rows = [(one.kind, one.subject, one.vm, one.detail, one.owner, one.repair or "people judge") for one in found]
+        rows = [
+            (one.kind, one.subject, *named.cells(one.vm), one.detail, one.owner, one.repair or "people judge")
+            for one in found
+        ]
         head = f"{len(found)} disagree" if found else "commitments, slots, hosts and VMs agree"
-        done = [f"{len(repaired)} were repaired"] * bool(repair)
-        columns = ("Class", "What", "VM", "Who says what", "Whose business", "Repair")
+        done = [f"{len(repaired)} were repaired"] * bool(apply)
+        columns = ("Class", "What", *named.titles(), "Who says what", "Whose business", "Repair")
         return [*done, head, *cut_table(columns, rows)]
 
     output.show(document, lines)
     return ExitCode.NO if result.disagreements else None
 
 
-async def _facts(access: Access, config: Any) -> Any:
-    """One look at everything that the comparison reads."""
+async def _facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
+    """One look at everything that the comparison reads, and what VMs are called."""
     from outlive.commitments.consistency import ConsistencyInput, VmFacts
     from outlive.resources import (
         COMMITTED,
@@ -87,7 +92,7 @@ async def _facts(access: Access, config: Any) -> Any:
     assert isinstance(settings, RoleSettings), "commands load all sections"
     now, grace_s = access.state_clock.now(), settings.commitments.allocation_grace_period
     old = [one for one in changes if one.decided_at is None or now - one.decided_at.timestamp() > grace_s]
-    return ConsistencyInput(
+    given = ConsistencyInput(
         unapplied={one.name: f"it was decided at {one.decided_at}" for one in old},
         commitments=tuple(commitments),
         slots=tuple(slots),
@@ -97,6 +102,7 @@ async def _facts(access: Access, config: Any) -> Any:
         now=now,
         grace_s=grace_s,
     )
+    return given, vm_columns(gathered.observation.listing.vms)
 
 
 async def _repaired(access: Access) -> Any:
@@ -105,5 +111,5 @@ async def _repaired(access: Access) -> Any:
 
     async with access.open(write=True) as store:
         if not isinstance(store, HttpStore):
-            raise Usage("repairs are the server's", place="--repair", remedy="start outlive up, or name --server URL")
+            raise Usage("repairs are the server's", place="--apply", remedy="start outlive up, or name --server URL")
         return await store.command(REPAIR_PATH, {})

@@ -1,4 +1,4 @@
-"""``outlive commitments what-if``: hypothetical commitments, lost hosts and other flavors, on a copy of the cluster.
+"""``outlive commitments whatif``: hypothetical commitments, lost hosts and other flavors, on a copy of the cluster.
 
 The same placement, the same account and the same decisions as the server's; nothing is written anywhere.
 """
@@ -14,7 +14,7 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
 from outlive.base.phrases import count_of, shown_bytes
 from outlive.cli.access import Access
-from outlive.cli.commitments_ask import asked_commitment, objects_of
+from outlive.cli.commitments_ask import asked_commitment, check_zone, objects_of
 from outlive.cli.output import Output, cut_table, progress
 from outlive.cli.snapshot import Config, look
 from outlive.cli.values import amounts, words
@@ -35,7 +35,7 @@ SHOWN = 50
 _FLAVOR = re.compile(r"([^=]{1,253})=([^,=]+),([^,=]+)(?:,([^,=]+))?\Z")
 
 
-async def what_if(
+async def whatif(
     access: Access,
     output: Output,
     add: Annotated[
@@ -69,6 +69,7 @@ async def what_if(
     from outlive.base.ids import SystemIds
     from outlive.commitments.trial import trial
     from outlive.commitments.whatif import ask
+    from outlive.resources import ZONE_LABEL
 
     if not (add or without or lose or flavor or any_host):
         raise Usage("what if what?", remedy="give --add, --without, --lose, --flavor or --any-host")
@@ -89,7 +90,9 @@ async def what_if(
                 unfilled = await made.unfilled()
             output.show(unfilled, lambda: unfilled_lines(unfilled, wide=output.wide))
             return ExitCode.NO if unfilled else None
-        wanted = [_asked(made.view.groups(), settings, text, number) for number, text in enumerate(add or (), 1)]
+        hosts = made.view.informers.hypervisors.items()
+        zones = {host.metadata.labels.get(ZONE_LABEL, "") for host in hosts}
+        wanted = [_asked(made.view.groups(), zones, settings, text, number) for number, text in enumerate(add or (), 1)]
         with progress("deciding"):
             result = await ask(made, wanted, now=access.state_clock.now())
     output.show(result, lambda: whatif_lines(result, wide=output.wide))
@@ -136,13 +139,14 @@ def _settings(gathered: Snapshot) -> RoleSettings:
     return gathered.settings
 
 
-def _asked(groups: Any, settings: CommitmentSettings, text: str, number: int) -> Any:
+def _asked(groups: Any, zones: set[str], settings: CommitmentSettings, text: str, number: int) -> Any:
     parts = text.rsplit(":", 3)
     if len(parts) != 4 or not all(parts):
         raise BadInput(
             f"{text[:80]!r} is not PROJECT:GROUP:ZONE:AMOUNT", place="--add", remedy="write shop-1:g:zone-a:64Gi"
         )
     project, group, zone, amount = parts
+    check_zone(zone, zones)
     return asked_commitment(groups, settings, project, group, zone, amount, uuid=f"what-if-{number}")
 
 

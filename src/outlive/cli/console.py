@@ -20,10 +20,12 @@ import typer
 from outlive.base.errors import NotFound, OutliveError, Refused, Usage
 from outlive.base.phrases import visible
 from outlive.cli.access import Access
+from outlive.cli.arguments import OneVm
 from outlive.cli.output import Follow, Lines, follow, write
-from outlive.node.vm.operator import called, find_vm, running_entry, shown_state
+from outlive.node.vm.operator import called, running_entry, shown_state
 from outlive.resources import Console, Hypervisor
 from outlive.store import read
+from outlive.store.naming import find_vm
 
 if TYPE_CHECKING:
     from outlive.resources import VirtualMachine
@@ -36,7 +38,7 @@ ESCAPES: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 
 async def console(
     access: Access,
-    vm: Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")],
+    vm: OneVm,
     log: Annotated[bool, typer.Option("--log", help="Print what the guest wrote last instead of attaching.")] = False,
     lines: Lines = None,
     following: Follow = False,

@@ -10,6 +10,7 @@ from outlive.cli.output import cut_table, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from outlive.cli.vm_names import VmColumns
     from outlive.failover.analysis.costs import CostResult, PlanCost
     from outlive.failover.analysis.coverage import Bound, CoverageResult, Reserved
 
@@ -40,7 +41,7 @@ def coverage_document(result: CoverageResult) -> dict[str, Any]:
     }
 
 
-def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "host") -> list[Any]:
+def coverage_lines(result: CoverageResult, named: VmColumns, *, wide: bool = False, unit: str = "host") -> list[Any]:
     """The same for people; the wide form names every VM, and says why in full. ``unit``: what tolerance counts."""
     from outlive.failover.analysis.questions import tolerance_sentence
 
@@ -52,11 +53,17 @@ def coverage_lines(result: CoverageResult, *, wide: bool = False, unit: str = "h
         ("slots", f"{result.slots} (any plan needs at least {result.bound.slots})"),
         ("reserved", f"{_amounts(result.reserved)} (at least {_amounts(result.bound)})"),
         ("tolerance", tolerance_sentence(result.tolerance, unit, required=result.required)),
-        *([("out of protection", listing(result.unprotected, most=NAMED))] if result.unprotected else []),
+        *(
+            [("out of protection", listing([named.text(vm) for vm in result.unprotected], most=NAMED))]
+            if result.unprotected
+            else []
+        ),
         *((f"also need {name}", f"{count} VMs; no slot holds it") for name, count in result.also_needs.items()),
     ]
-    columns = ("VM", "Reason", *(("Why",) if wide else ()), "Remedy")
-    uncovered = [(one.vm, one.reason, *((one.message,) if wide else ()), one.remedy) for one in result.uncovered]
+    columns = (*named.titles(), "Reason", *(("Why",) if wide else ()), "Remedy")
+    uncovered = [
+        (*named.cells(one.vm), one.reason, *((one.message,) if wide else ()), one.remedy) for one in result.uncovered
+    ]
     return [table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN)]
 
 

@@ -10,6 +10,7 @@ import typer
 from outlive.base.clock import as_datetime
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
+from outlive.cli.arguments import MaybeVm
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import coverage_document, coverage_lines, levels_lines
@@ -18,7 +19,9 @@ from outlive.cli.plan import make_plan
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.survive import tolerance
 from outlive.cli.views import views
+from outlive.cli.vm_names import VmColumns, vm_columns, vm_names
 from outlive.drivers.files import check_output, write_output
+from outlive.store.naming import choose
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.explain.fleet import FleetExplanation
@@ -48,12 +51,12 @@ async def coverage(
         with progress("planning"):
             result = coverage_of(gathered, gathered.observation.slots, await refusals(gathered))
             costs = costs_of(gathered, result)
-    unit = gathered.settings.topology_choice.unit
+    unit, named = gathered.settings.topology_choice.unit, vm_columns(gathered.vms)
     document = {**coverage_document(result), "levels": costs.levels}
 
     def lines() -> list[Any]:
         levels = levels_lines(costs, gathered.unknown_levels, wide=output.wide)
-        return [*coverage_lines(result, wide=output.wide, unit=unit), *levels]
+        return [*coverage_lines(result, named, wide=output.wide, unit=unit), *levels]
 
     output.show(document, lines)
     if html is not None:
@@ -84,9 +87,10 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 
     def lines() -> list[Any]:
         word = "all hold" if result.holds else f"{len(result.violations)} faults"
-        rows = [(one.fault, one.vm, ", ".join(one.slots), one.message) for one in result.violations]
+        named = vm_columns(gathered.vms)
+        rows = [(one.fault, *named.cells(one.vm), ", ".join(one.slots), one.message) for one in result.violations]
         head = f"{result.allocations} allocations in {result.slots} slots: {word}"
-        return [head, *([table(("Fault", "VM", "Slots", "What"), rows)] if rows else [])]
+        return [head, *([table(("Fault", *named.titles(), "Slots", "What"), rows)] if rows else [])]
 
     output.show(result, lines)
     return None if result.holds else ExitCode.NO
@@ -95,7 +99,7 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
 async def explain(
     access: Access,
     output: Output,
-    vm: Annotated[str | None, typer.Argument(metavar="VM", help="The VM to explain.")] = None,
+    vm: MaybeVm = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="All VMs without their slots, grouped by what helps.")] = False,
     k: Slots = None,
     config: Config = None,
@@ -118,11 +122,12 @@ async def explain(
             if groups.needs_hosts:
                 zones = {one.id: one.zone for one in gathered.vms}
                 groups = agreed(groups, await whole_remedy(now), zones=zones, hosts=now.hosts.keys())
-        output.show(groups, lambda: fleet_lines(groups, wide=output.wide))
+        output.show(groups, lambda: fleet_lines(groups, vm_columns(gathered.vms), wide=output.wide))
         return None if groups.covered == groups.required else ExitCode.NO
     assert vm is not None, "either a VM or the fleet is asked about"
-    explanation = explainer.explain(vm, shown=SHOWN if output.form is Form.TABLE else None)
-    output.show(explanation, lambda: vm_lines(explanation))
+    one = choose(vm_names(gathered.vms), vm, "VM", remedy="see outlive vm list")
+    explanation = explainer.explain(one.id, shown=SHOWN if output.form is Form.TABLE else None)
+    output.show(explanation, lambda: [*([one.text] if one.name else []), *vm_lines(explanation)])
     return None if explanation.covered else ExitCode.NO
 
 
@@ -150,15 +155,15 @@ def vm_lines(explanation: Explanation) -> list[Any]:
     ]
 
 
-def fleet_lines(explanation: FleetExplanation, *, wide: bool) -> list[Any]:
+def fleet_lines(explanation: FleetExplanation, named: VmColumns, *, wide: bool) -> list[Any]:
     """All groups for people, the largest first."""
     lines: list[Any] = [_sentence(explanation.text)]
     rows = []
     for one in explanation.groups:
         names = one.vms if wide else one.vms[:3]
         more = one.count - len(names)
-        named = ", ".join(names) + (f" and {more:,} more" if more > 0 else "")
-        rows.append((one.count, one.reason, one.who, one.text, named))
+        which = ", ".join(map(named.text, names)) + (f" and {more:,} more" if more > 0 else "")
+        rows.append((one.count, one.reason, one.who, one.text, which))
     if explanation.everybody:
         lines.append(_sentence(explanation.everybody))
     return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]

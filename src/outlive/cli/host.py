@@ -7,16 +7,21 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Unavailable
+from outlive.base.errors import ExitCode, NotFound, Unavailable, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
-from outlive.base.phrases import visible
+from outlive.base.phrases import listing, visible
+from outlive.cli import operator
 from outlive.cli.access import Access
+from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
+from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
 from outlive.cli.status import member_state
+from outlive.cli.values import words
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
+from outlive.node.interventions import DEFAULT, SHUTDOWN_POLICIES, set_mode, set_shutdown_policy, trust_proofs
 from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
 from outlive.recovery.deaths import release_host
 from outlive.resources import (
@@ -42,9 +47,13 @@ R = TypeVar("R", bound=Resource)
 
 app = group("Hosts, and the role of the primary coordinator.")
 
-AnyHost = Annotated[str, typer.Argument(metavar="HOST", help="Which.")]
-Host = Annotated[str, typer.Argument(metavar="HOST", help="A coordinator.")]
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Return when the role has been handed over.")]
+SAME_AS: Final = {"drain": "drain", "ready": "ready", "arm": "arm", "disarm": "disarm", "fence": "fence host"}
+"""Commands of hosts → the same command as it also is without ``host``, where the reference describes it."""
+command(app, "drain")(operator.drain)
+command(app, "ready")(operator.ready)
+command(app, "arm")(operator.arm)
+command(app, "disarm")(operator.disarm)
+command(app, "fence")(operator.fence_host)
 
 
 @command(app, "list")
@@ -99,7 +108,7 @@ def _provisioned(memory: dict[str, Any]) -> str:
 
 
 @command(app)
-async def info(access: Access, output: Output, host: AnyHost) -> None:
+async def info(access: Access, output: Output, host: OneHost) -> None:
     """One host: its state and role, what it is, what its VMs take, and what is wrong with it."""
     async with access.open() as store:
         found = await store.get(Hypervisor, host)
@@ -177,7 +186,7 @@ def _mib(amount: int) -> int:
 @command(app)
 async def log(
     access: Access,
-    host: AnyHost,
+    host: OneHost,
     lines: Lines = None,
     following: Follow = False,
 ) -> None:
@@ -207,7 +216,7 @@ def _write_lines(lines: Iterable[str]) -> None:
 @command(app, "is-primary")
 async def is_primary(
     access: Access,
-    host: Annotated[str, typer.Argument(metavar="[HOST]", help="Which; otherwise this machine.")] = "",
+    host: MaybeHost = "",
 ) -> ExitCode:
     """Whether a host is the primary coordinator: exit code 0 or 1, for programs that are to run there only."""
     from outlive.cli.node_settings import own_name
@@ -220,22 +229,70 @@ async def is_primary(
 
 
 @command(app)
-async def primary(access: Access, host: Host, wait: Wait = False) -> None:
+async def primary(access: Access, host: OneHost, wait: Wait = False) -> None:
     """Make a coordinator the primary: the one that has the role stops its duties and hands it over."""
     await _request(access, "primary", host, wait=wait)
 
 
 @command(app)
-async def secondary(access: Access, host: Host, wait: Wait = False) -> None:
+async def secondary(access: Access, host: OneHost, wait: Wait = False) -> None:
     """Have the primary give up its role to another coordinator."""
     await _request(access, "secondary", host, wait=wait)
 
 
 @command(app)
-async def release(access: Access, host: AnyHost) -> None:
+async def release(access: Access, host: OneHost) -> None:
     """Let a host that died too often out of its quarantine: it takes VMs again."""
     async with access.open(write=True) as store:
         write(f"{await release_host(store, access.clock, host, word=SystemIds().uuid())}\n")
+
+
+@command(app)
+async def trust(
+    access: Access,
+    host: OneHost,
+    kinds: Annotated[list[str], typer.Argument(metavar="KIND", help="Kinds of proof: power, watchdog, cut.")],
+    yes: Yes = False,
+) -> None:
+    """Let kinds of proof count again that turned out wrong for a host (spec.fencing.trustAgain)."""
+    chosen = words(*kinds)
+    async with access.open(write=True) as store:
+        question = f"A wrong proof lets VMs run twice. Is it mended what made {listing(chosen)} of {host} wrong?"
+        ask(question, yes)
+        write(f"{await trust_proofs(store, access.clock, host, chosen)}\n")
+
+
+@command(app)
+async def promote(access: Access, hosts: Hosts) -> None:
+    """Make hosts coordinators: their daemons, once restarted, watch the others and fence them (spec.mode)."""
+    async with access.open(write=True) as store:
+        for host in host_names(hosts):
+            write(f"{await set_mode(store, access.clock, host, 'coordinator')}\n")
+
+
+@command(app)
+async def demote(access: Access, hosts: Hosts) -> None:
+    """Have hosts be coordinators no more (spec.mode). The last one is refused."""
+    async with access.open(write=True) as store:
+        for host in host_names(hosts):
+            write(f"{await set_mode(store, access.clock, host, 'hypervisor')}\n")
+
+
+@command(app, "shutdown-policy")
+async def shutdown_policy(
+    access: Access,
+    texts: Annotated[
+        list[str],
+        typer.Argument(metavar="[HOST…] POLICY", help=f"Hosts, and one of {', '.join((*SHUTDOWN_POLICIES, DEFAULT))}."),
+    ],
+    cluster: Annotated[bool, typer.Option("--cluster", help="For all hosts that have none of their own.")] = False,
+) -> None:
+    """Say what becomes of the VMs of hosts that go down in good order (spec.shutdownPolicy)."""
+    *hosts, policy = words(*texts)
+    if bool(hosts) is cluster:
+        raise Usage("name hosts, or the whole cluster", place="HOST", remedy="write hosts and a policy, or --cluster")
+    async with access.open(write=True) as store:
+        write(f"{await set_shutdown_policy(store, access.clock, hosts, policy)}\n")
 
 
 async def _request(access: Access, verb: Literal["primary", "secondary"], host: str, *, wait: bool) -> None:

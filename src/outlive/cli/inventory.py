@@ -22,7 +22,7 @@ from outlive.cli.commands import command, group
 from outlive.cli.coverage import level_costs_lines
 from outlive.cli.example import example_files
 from outlive.cli.output import Report, and_more, progress, table, write
-from outlive.cli.settings import config_file, settings_for
+from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import look
 from outlive.drivers import csv_inventory as source
 from outlive.drivers.csv_inventory import read_hosts, read_vms
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
     from outlive.resources.reasons import Reason
+    from outlive.roles.settings import RoleSettings
     from outlive.store import Store
 
 app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
@@ -201,18 +202,18 @@ async def _import(
             with progress("VMs placed") as bar:
                 landing = await place_vms(store, plan, existing, progress=bar.at)
             plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)
-        settings = await settings_for(store, config_file(None, access.directory))
+        settings = await effective_settings(access, store)
         found = [*inventory.notices, *notices(wanted, existing, plan, settings.protection.levels)]
         if not dry_run:
             with progress("objects written", len(plan.writes)) as bar:
                 await apply_import(store, plan, bar.at)
         ours = settings.upkeep.vm_source == "resources"
-        costs, vms = await _level_costs(access, store, plan, existing, dry_run=dry_run) if ours else ((), 0)
+        costs, vms = await _level_costs(access, store, plan, existing, settings, dry_run=dry_run) if ours else ((), 0)
     _report(output, inventory, plan, landing, found, dry_run=dry_run, costs=costs, vms=vms)
 
 
 async def _level_costs(
-    access: Access, store: Store, plan: ImportPlan, existing: Existing, *, dry_run: bool
+    access: Access, store: Store, plan: ImportPlan, existing: Existing, settings: RoleSettings, *, dry_run: bool
 ) -> tuple[tuple[PlanCost, ...], int]:
     """What one slot for every VM costs, two, three, with the hosts and VMs that there are then; nothing of many VMs."""
     from outlive.failover.analysis.costs import AT_ONCE_VMS, level_costs
@@ -223,7 +224,7 @@ async def _level_costs(
     if dry_run:
         store = access.in_memory(await all_objects(store))
         await apply_import(store, plan)
-    snapshot = await look(access, store, None, None)
+    snapshot = await look(access, store, None, None, settings=settings)
     with progress("pricing levels"):
         return await level_costs(snapshot), len(vms)
 

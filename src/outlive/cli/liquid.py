@@ -11,7 +11,17 @@ import typer
 
 from outlive.base.errors import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
 from outlive.cli.access import Access
-from outlive.cli.commitments_ask import Amount, Group, Project, Zone, amount_of, check_asked
+from outlive.cli.commitments_ask import (
+    Amount,
+    Group,
+    Project,
+    Uuid,
+    Zone,
+    amount_of,
+    check_asked,
+    check_zone,
+    commitment_of,
+)
 from outlive.cli.output import Report, write
 
 if TYPE_CHECKING:
@@ -63,7 +73,9 @@ async def request(
         str, typer.Option("--status", metavar="STATUS", help="confirmed, guaranteed, pending or planned.")
     ] = "confirmed",
     uuid: Annotated[str, typer.Option("--uuid", metavar="UUID", help="Of the commitment; else a new one.")] = "",
-    domain: Annotated[str, typer.Option("--domain", metavar="DOMAIN", help="Of the project.")] = "",
+    domain: Annotated[
+        str, typer.Option("--project-domain", metavar="DOMAIN", help="Keystone's domain of the project.")
+    ] = "",
 ) -> ExitCode | None:
     """Commit to capacity, as Limes would ask for it; exit code 1 if it is refused.
 
@@ -83,6 +95,7 @@ async def request(
     async with serving(access) as (store, liquid):
         info = await catalogue(liquid)
         unit = _unit(info, flavor_group)
+        check_zone(zone, await _zones(store))
         kind, number = amount_of(amount, unit)
         resource = resource_name(flavor_group, "ram" if kind == "memory" else "cores")
         one = Commitment(uuid=uuid, old_status=None, new_status=status, amount=number, expires_at=ends)
@@ -106,7 +119,7 @@ async def request(
     def lines() -> list[str]:
         if why:
             ask = f"--project {project} --group {flavor_group} --zone {zone} --amount {amount}"
-            return [why, f"`outlive commitments explain {ask}` says what would help"]
+            return [*why.splitlines(), f"`outlive commitments explain {ask}` says what would help"]
         if dry_run:
             return [f"{what} of {flavor_group} in {zone} would be accepted for {project}"]
         return [f"commitment {uuid} is accepted: {what} of {flavor_group} in {zone} for {project}"]
@@ -118,19 +131,16 @@ async def request(
 async def delete(
     access: Access,
     output: Report,
-    uuid: Annotated[str, typer.Argument(metavar="UUID", help="Of the commitment.")],
+    uuid: Uuid,
 ) -> ExitCode | None:
     """Delete a commitment with its slots, as Limes would; exit code 1 if that is refused."""
     from outlive.commitments.liquid import Commitment
-    from outlive.commitments.names import commitment_name, resource_name
+    from outlive.commitments.names import resource_name
     from outlive.commitments.state import from_spec
-    from outlive.resources import CommittedResource
-    from outlive.store.access import read
 
     async with serving(access) as (store, liquid):
-        found = await read(store, CommittedResource, commitment_name(uuid))
-        if found is None:
-            raise NotFound(f"there is no commitment {uuid[:80]!r}", remedy="see outlive commitments list")
+        found = await commitment_of(store, uuid)
+        uuid = found.spec.commitment_uuid
         info = await catalogue(liquid)
         spec = found.spec
         unit = _unit(info, spec.flavor_group_name)

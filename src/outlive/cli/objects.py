@@ -22,11 +22,14 @@ import typer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
+from outlive.base.phrases import listing
 from outlive.cli.access import Access, all_objects
+from outlive.cli.arguments import Yes, completing, host_names, names_from_server
 from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all, read
+from outlive.store.naming import find
 
 ALIASES = {
     "host": "hypervisors",
@@ -62,11 +65,22 @@ def complete_kind(incomplete: str) -> list[str]:
     return sorted(kind.info.plural for kind in KINDS.values() if kind.info.plural.startswith(incomplete.lower()))
 
 
+def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of objects of the kind that the command names before."""
+    try:
+        kind = kind_named(str(ctx.params.get("kind") or ""))
+    except Usage:
+        return []
+    return names_from_server(ctx, kind.info.plural, incomplete)
+
+
 async def get(
     access: Access,
     output: Output,
     kind: Annotated[str, typer.Argument(help="Kind, such as hypervisors or ovm.", autocompletion=complete_kind)],
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Only these.", autocompletion=complete_object)
+    ] = None,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Only with these labels, such as a=b,c!=d.")] = "",
 ) -> None:
     """List resources of a kind, or show some by name."""
@@ -74,7 +88,7 @@ async def get(
     chosen = Selector.parse(selector) if selector else None
     async with access.open() as store:
         if names:
-            objects: list[Resource] = [await store.get(found, name) for name in names]
+            objects: list[Resource] = [await find(store, found, name) for name in names]
         else:
             objects = [item async for item in list_all(store, found, selector=chosen)]
     output.objects(objects, single=bool(names) and len(objects) == 1)
@@ -88,13 +102,13 @@ async def describe(
     access: Access,
     output: Output,
     kind: Annotated[str, typer.Argument(help="Kind, such as vm or hypervisors.", autocompletion=complete_kind)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which.", autocompletion=complete_object)],
 ) -> None:
     """One resource in full, with its events and what belongs to it."""
     from outlive.resources.codec import to_builtins
 
     async with access.open() as store:
-        item = await store.get(kind_named(kind), name)
+        item = await find(store, kind_named(kind), name)
         related = [(title, items) async for title, items in _related(store, item)]
         events = await _events(store, item)
     document = {
@@ -303,7 +317,7 @@ def _named(item: Resource) -> str:
 async def delete(
     access: Access,
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.", autocompletion=complete_object)],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
     force: Annotated[
         bool,
@@ -323,7 +337,7 @@ async def delete(
         objects = []
         for name in names:
             try:
-                objects.append(await store.get(found, name))
+                objects.append(await find(store, found, name))
             except NotFound:
                 if not ignore_missing:
                     raise
@@ -360,25 +374,49 @@ async def dump(access: Access) -> None:
 
 
 async def restore(
+    access: Access,
     backup: Annotated[
-        Path, typer.Argument(metavar="BACKUP", help="A copy of store.db, or of the state directory that has it.")
-    ],
-    state_dir: Annotated[
         Path | None,
+        typer.Argument(metavar="[BACKUP]", help="A copy of store.db, or of the state directory that has it."),
+    ] = None,
+    lost: Annotated[
+        list[str] | None,
         typer.Option(
-            "--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="Where outlive up keeps its state."
+            "--confirm",
+            metavar="HOST,…",
+            help="Afterwards, instead: these hosts, for which the cluster waits, are lost and run nothing.",
+            autocompletion=completing("hypervisors"),
         ),
     ] = None,
+    yes: Yes = False,
 ) -> None:
-    """Put a copy of the store back into the state directory. No server may run there; the cluster is paused."""
+    """Put a copy of the store back into the state directory. No server may run there; the cluster is paused.
+
+    With --confirm, once the server runs: end the pause although these hosts have not registered what they run.
+    """
+    if (backup is None) is (lost is None):
+        raise Usage("restore what?", place="BACKUP", remedy="name a backup; or, afterwards, lost hosts by --confirm")
+    if lost is not None:
+        await _confirm_lost(access, host_names(lost), yes)
+        return
     from outlive.base.ids import SystemIds
     from outlive.store.sqlite.restore import restore as put_back
 
-    access = Access(state_dir=state_dir)
+    assert backup is not None, "it is named where no host is"
     done = await put_back(backup, access.directory, clock=access.clock, ids=SystemIds())
     kept = f"; the store that was there is {done.replaced}" if done.replaced is not None else ""
     write(f"{done.objects} objects restored as store {done.incarnation}{kept}\n")
     write("The cluster is paused until every host has registered what it runs: outlive get cluster default\n")
+
+
+async def _confirm_lost(access: Access, hosts: list[str], yes: bool) -> None:
+    """End the pause of a restored cluster (``spec.confirmedIncarnation``), once somebody says what that asserts."""
+    from outlive.cli.operator import ask
+    from outlive.node.interventions import confirm_lost
+
+    async with access.open(write=True) as store:
+        ask(f"If {listing(hosts)} still run VMs, these will be corrupted. Are they off, by your own eyes?", yes)
+        write(f"{await confirm_lost(store, access.clock, hosts)}\n")
 
 
 def crds(

@@ -1,29 +1,31 @@
-"""What an operator asks of hosts and VMs: ``fence``, ``maintenance``, ``drain``, ``arm``, ``request``; ``guard``."""
+"""What an operator asks of hosts and VMs: ``fence``, ``maintenance``, ``drain``, ``arm``, ``protect``; ``guard``."""
 
 from __future__ import annotations
 
 import getpass
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
-from outlive.base.ids import SystemIds
+from outlive.base.phrases import listing
 from outlive.cli.access import Access
-from outlive.cli.commands import command, group
+from outlive.cli.arguments import By, Hosts, MaybeHosts, OneHost, OneVm, Reason, Wait, Yes, host_names
+from outlive.cli.commands import command, default_group, group
 from outlive.cli.output import write
-from outlive.cli.values import instant_of
+from outlive.cli.values import instant_of, words
 from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
+from outlive.node.interventions import describe_release, release_fencing
 from outlive.node.operator import (
+    NAMED,
     call_off_fence,
     find_host,
     hidden,
     hosts_of_domains,
     refuse_arming,
     request_fence,
-    request_vm,
     set_armed,
     set_drain,
     set_maintenance,
@@ -33,14 +35,12 @@ from outlive.node.operator import (
 from outlive.node.operator import confirm_off as assert_off
 from outlive.node.operator import maintenance_status as status
 from outlive.resources import Hypervisor
-from outlive.resources.vms import RequestVerb
 from outlive.runtime.faults import acknowledge as acknowledge_fault
+from outlive.store.naming import find, find_vm
 
 if TYPE_CHECKING:
     from outlive.store import Store
 
-VERBS: Final[tuple[RequestVerb, ...]] = tuple(one for one in get_args(RequestVerb) if one not in ("attach", "detach"))
-"""What can be requested of a VM without naming a device of it."""
 MODES: Final = ("freeze", "ignore")
 """How a cluster can be disarmed."""
 ONE_SERVER: Final = (
@@ -52,14 +52,8 @@ WAIT_LIMIT_S = 4 * 3600.0
 LOOK_S = 1.0
 """Pause between two looks while waiting."""
 
-Host = Annotated[str, typer.Argument(metavar="HOST", help="Which host.")]
-OneVm = Annotated[str, typer.Argument(metavar="VM", help="Which VM.")]
-OneHost = Annotated[str, typer.Argument(metavar="[HOST]", help="Which host.")]
 WholeCluster = Annotated[bool, typer.Option("--cluster", help="All of high availability, for planned work.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done.")]
 
-SomeHosts = Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="Only for this host.")]
 SomeDomains = Annotated[
     list[str] | None,
     typer.Option("--domain", metavar="rack=r3", help="Only for the hosts of this failure domain."),
@@ -68,10 +62,14 @@ SomeDomains = Annotated[
 OnlyPower = Annotated[bool, typer.Option("--power", help="Only their power controllers; hosts are still condemned.")]
 
 
-async def fence(
+fence = default_group("Have a host declared dead, or let fencing go on: outlive fence HOST, outlive fence release.")
+
+
+@command(fence, "host")
+async def fence_host(
     access: Access,
-    host: Host,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept with the fence.")] = "",
+    host: OneHost,
+    reason: Reason = "",
     confirm_off: Annotated[
         bool,
         typer.Option("--confirm-off", help="Assert that the condemned host is off: its VMs restart."),
@@ -83,17 +81,20 @@ async def fence(
     call_off: Annotated[
         bool, typer.Option("--call-off", help="Retract the order: a host that is not off by then comes back.")
     ] = False,
-    name: Annotated[str, typer.Option("--name", help="Who asks; otherwise the login name.")] = "",
+    by: By = "",
     yes: Yes = False,
 ) -> None:
-    """Have a host declared dead, or assert that a condemned one is off."""
+    """Have a host declared dead, or assert that a condemned one is off: outlive fence HOST.
+
+    To let fencing go on after a storm: outlive fence release.
+    """
     if membership and not confirm_off:
         raise Usage("it is about an assertion", place="--membership", remedy="add --confirm-off")
     if call_off and (confirm_off or reason):
         raise Usage("it retracts an order and does nothing else", place="--call-off", remedy="give it alone")
     if not (call_off or reason):
         raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
-    who = name or getpass.getuser()
+    who = by or getpass.getuser()
     async with access.open(write=True) as store:
         if call_off:
             message = await call_off_fence(store, access.clock, host)
@@ -105,6 +106,16 @@ async def fence(
         else:
             message = await request_fence(store, access.clock, host, name=who, reason=reason)
         write(message + "\n")
+
+
+@command(fence, "release")
+async def release(access: Access, reason: Reason = "", by: By = "", yes: Yes = False) -> None:
+    """Let fencing go on that a storm or its limit has stopped (spec.fencing.release of the cluster)."""
+    if not reason:
+        raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
+    async with access.open(write=True) as store:
+        ask(await describe_release(store), yes)
+        write(await release_fencing(store, access.clock, name=by or getpass.getuser(), reason=reason) + "\n")
 
 
 async def acknowledge(
@@ -124,33 +135,33 @@ maintenance = group("Whether silent hosts are condemned.")
 @command(maintenance, "on")
 async def maintenance_on(
     access: Access,
-    duration: Annotated[str, typer.Option("--for", metavar="2h", help="End by itself after this time.")] = "",
-    host: SomeHosts = None,
+    hosts: MaybeHosts = None,
+    duration: Annotated[str, typer.Option("--for", metavar="TIME", help="End by itself after this time.")] = "",
     domain: SomeDomains = None,
     power: OnlyPower = False,
 ) -> None:
-    """No host is condemned from now on."""
+    """No host is condemned from now on, or none of these."""
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
-        hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
+        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(words(*hosts or ())))
         setting = set_power_maintenance if power else set_maintenance
-        write(await setting(store, access.clock, True, for_s=for_s, hosts=hosts) + "\n")
+        write(await setting(store, access.clock, True, for_s=for_s, hosts=chosen) + "\n")
 
 
 @command(maintenance, "off")
 async def maintenance_off(
-    access: Access, host: SomeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
+    access: Access, hosts: MaybeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
     """Silent hosts are condemned again; shows who would have been meanwhile."""
     async with access.open(write=True) as store:
-        hosts = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(host or ()))
+        chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(words(*hosts or ())))
         if power:
-            write(await set_power_maintenance(store, access.clock, False, hosts=hosts) + "\n")
+            write(await set_power_maintenance(store, access.clock, False, hosts=chosen) + "\n")
             return
-        write(await set_maintenance(store, access.clock, False, hosts=hosts) + "\n")
-        write(await hidden(store, access.clock, hosts) + "\n")
+        write(await set_maintenance(store, access.clock, False, hosts=chosen) + "\n")
+        write(await hidden(store, access.clock, chosen) + "\n")
 
 
 @command(maintenance, "status")
@@ -160,41 +171,55 @@ async def maintenance_status(access: Access) -> None:
         write(await status(store, access.clock) + "\n")
 
 
-async def drain(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
-    """Empty a host: its VMs move away, and it is not schedulable."""
-    return await _set_drain(access, host, wait, drained=True)
+async def drain(access: Access, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
+    """Empty hosts: their VMs move away, and they are not schedulable."""
+    return await _set_drain(access, host_names(hosts), wait, drained=True)
 
 
-async def ready(access: Access, host: Host, wait: Wait = False) -> ExitCode | None:
-    """Make a host schedulable again; VMs that were moved away come home."""
-    return await _set_drain(access, host, wait, drained=False)
+async def ready(access: Access, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
+    """Make hosts schedulable again; VMs that were moved away come home."""
+    return await _set_drain(access, host_names(hosts), wait, drained=False)
 
 
-async def _set_drain(access: Access, host: str, wait: bool, *, drained: bool) -> ExitCode | None:
-    wanted = "flushed" if drained else "ready"
+async def _set_drain(access: Access, hosts: list[str], wait: bool, *, drained: bool) -> ExitCode | None:
     async with access.open(write=True) as store:
-        write(await set_drain(store, access.clock, host, drained) + "\n")
+        for host in hosts:
+            await find(store, Hypervisor, host)
+        for host in hosts:
+            write(await set_drain(store, access.clock, host, drained) + "\n")
         began = access.clock.monotonic()
-        while wait and access.clock.monotonic() - began < WAIT_LIMIT_S:
-            found = await store.get(Hypervisor, host, fresh=True)
-            if found.spec.drain is not drained:
-                raise Refused(f"{host} was asked for the opposite meanwhile", remedy="find out by whom, and ask again")
-            if found.status.domain_state == wanted:
-                write(f"{host} is {wanted}, with {found.status.num_instances} VMs\n")
-                return None
-            await access.clock.sleep(LOOK_S)
-    if not wait:
+        while hosts and wait and access.clock.monotonic() - began < WAIT_LIMIT_S:
+            hosts = [host for host in hosts if not await _is_drained(store, host, drained)]
+            if hosts:
+                await access.clock.sleep(LOOK_S)
+    if not wait or not hosts:
         return None
-    write(
-        f"{host} is still not {wanted} after {format_duration(WAIT_LIMIT_S)}, and goes on; "
-        f"outlive describe hypervisor {host} says which VMs it has\n"
-    )
+    for host in hosts:
+        write(
+            f"{host} is still not {_state_of(drained)} after {format_duration(WAIT_LIMIT_S)}, and goes on; "
+            f"outlive describe hypervisor {host} says which VMs it has\n"
+        )
     return ExitCode.NO
+
+
+async def _is_drained(store: Store, host: str, drained: bool) -> bool:
+    """Whether the host is as it was asked to be, which it prints; ``Refused`` after the opposite was asked for."""
+    found = await store.get(Hypervisor, host, fresh=True)
+    if found.spec.drain is not drained:
+        raise Refused(f"{host} was asked for the opposite meanwhile", remedy="find out by whom, and ask again")
+    if found.status.domain_state != _state_of(drained):
+        return False
+    write(f"{host} is {_state_of(drained)}, with {found.status.num_instances} VMs\n")
+    return True
+
+
+def _state_of(drained: bool) -> str:
+    return "flushed" if drained else "ready"
 
 
 async def arm(
     access: Access,
-    host: OneHost = "",
+    hosts: MaybeHosts = None,
     cluster: WholeCluster = False,
     accept_single_store: Annotated[
         bool,
@@ -205,13 +230,13 @@ async def arm(
     ] = False,
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Have a host's guard armed: the host empties itself when it cannot prove any more that it lives.
+    """Have the guards of hosts armed: a host empties itself when it cannot prove any more that it lives.
 
     With --cluster: end what outlive disarm --cluster began, and report each host whose guard enforces again.
     """
-    _one_of(host, cluster)
+    chosen = _hosts_or_cluster(hosts, cluster)
     if not cluster:
-        await _set_armed(access, host, armed=True, yes=yes, single=accept_single_store)
+        await _set_armed(access, chosen, armed=True, yes=yes, single=accept_single_store)
         return None
     if accept_single_store:
         raise Usage("it is about one host", place="--accept-single-store", remedy="leave --cluster out")
@@ -222,30 +247,30 @@ async def arm(
 
 async def disarm(
     access: Access,
-    host: OneHost = "",
+    hosts: MaybeHosts = None,
     cluster: WholeCluster = False,
     mode: Annotated[
         str, typer.Option("--mode", metavar="freeze|ignore", help="With --cluster: whether VMs stay as they are.")
     ] = "",
     duration: Annotated[
-        str, typer.Option("--for", metavar="2h", help="With --cluster: armed again by itself after this time.")
+        str, typer.Option("--for", metavar="TIME", help="With --cluster: armed again by itself after this time.")
     ] = "",
     until: Annotated[
         str, typer.Option("--until", metavar="TIME", help="With --cluster: armed again by itself at this time, in UTC.")
     ] = "",
     yes: Yes = False,
 ) -> ExitCode | None:
-    """Have a host's guard disarmed.
+    """Have the guards of hosts disarmed.
 
     With --cluster, for planned work on networks or the store: no host is condemned, nothing is recovered, and all
     guards are disarmed. --mode freeze: VMs stay as they are, and requests are refused; --mode ignore: requests are
     carried out. Returns once all guards are disarmed, or says which are not.
     """
-    _one_of(host, cluster)
+    chosen = _hosts_or_cluster(hosts, cluster)
     if not cluster:
         if mode or duration or until:
             raise Usage("it is about the whole cluster", place="--mode, --for, --until", remedy="add --cluster")
-        await _set_armed(access, host, armed=False, yes=yes)
+        await _set_armed(access, chosen, armed=False, yes=yes)
         return None
     wanted = next((one for one in MODES if one == mode), None)
     if wanted is None:
@@ -256,9 +281,11 @@ async def disarm(
         return await _follow(access, store, armed=False)
 
 
-def _one_of(host: str, cluster: bool) -> None:
-    if bool(host) is cluster:
-        raise Usage("name a host, or the whole cluster", place="HOST", remedy="write one host, or --cluster")
+def _hosts_or_cluster(hosts: list[str] | None, cluster: bool) -> list[str]:
+    chosen = words(*hosts or ())
+    if bool(chosen) is cluster:
+        raise Usage("name hosts, or the whole cluster", place="HOST", remedy="write hosts, or --cluster")
+    return chosen
 
 
 def _time_left(access: Access, duration: str, until: str) -> float | None:
@@ -277,19 +304,23 @@ async def _follow(access: Access, store: Store, *, armed: bool) -> ExitCode | No
     return ExitCode.NO if left else None
 
 
-async def _set_armed(access: Access, host: str, *, armed: bool, yes: bool, single: bool = False) -> None:
+async def _set_armed(access: Access, hosts: list[str], *, armed: bool, yes: bool, single: bool = False) -> None:
     async with access.open(write=True) as store:
+        for host in hosts:
+            await find(store, Hypervisor, host)
         if armed:
-            await refuse_arming(store, host, accept_single_store=single)
+            for host in hosts:
+                await refuse_arming(store, host, accept_single_store=single)
             only = ONE_SERVER if store.embedded else ""
             ask(
                 f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
-                f"that is away.{only} Arm {host}?",
+                f"that is away.{only} Arm {listing(hosts, most=NAMED)}?",
                 yes,
             )
             if only and yes:
                 write(f"{only.strip()}\n")
-        write(await set_armed(store, access.clock, host, armed, accept_single_store=single) + "\n")
+        for host in hosts:
+            write(await set_armed(store, access.clock, host, armed, accept_single_store=single) + "\n")
 
 
 def ask(question: str, yes: bool) -> None:
@@ -310,39 +341,24 @@ async def protect(
     hold: Annotated[
         bool, typer.Option("--hold", help="If its host dies it stays down until its start is requested.")
     ] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why; outlive why shows it.")] = "",
+    reason: Reason = "",
 ) -> None:
     """Take a VM back into protection: it gets slots, and restarts elsewhere if its host dies."""
     async with access.open(write=True) as store:
-        write(await set_protected(store, access.clock, vm, True, hold=hold, reason=reason) + "\n")
+        write(
+            await set_protected(store, access.clock, (await find_vm(store, vm)).name, True, hold=hold, reason=reason)
+            + "\n"
+        )
 
 
 async def unprotect(
     access: Access,
     vm: OneVm,
-    reason: Annotated[str, typer.Option("--reason", help="Why; outlive why and its coverage show it.")] = "",
+    reason: Reason = "",
 ) -> None:
     """Take a VM out of protection: its slots are released, and nobody restarts it elsewhere."""
     async with access.open(write=True) as store:
-        write(await set_protected(store, access.clock, vm, False, reason=reason) + "\n")
-
-
-async def request(
-    access: Access,
-    vm: OneVm,
-    verb: Annotated[str, typer.Argument(metavar="VERB", help=f"One of {', '.join(VERBS)}.")],
-    to: Annotated[str, typer.Option("--to", metavar="HOST", help="With migrate or move: where to.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="As the verb's own command takes it: outlive vm VERB --help.")
-    ] = False,
-) -> None:
-    """Ask for a VM to be started, stopped or moved, once; its host answers. Also after it has failed."""
-    wanted = next((one for one in VERBS if one == verb), None)
-    if wanted is None:
-        raise Usage(f"nobody can be asked to {verb[:40]!r}", place="VERB", remedy=f"write one of {', '.join(VERBS)}")
-    async with access.open(write=True) as store:
-        asked = await request_vm(store, access.clock, SystemIds(), vm, wanted, target=to, force=force)
-        write(f"{asked.text}\n")
+        write(await set_protected(store, access.clock, (await find_vm(store, vm)).name, False, reason=reason) + "\n")
 
 
 def _guard_of(context: typer.Context) -> None:

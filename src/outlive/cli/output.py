@@ -208,20 +208,21 @@ def cell_text(value: Any) -> str:
 
 def object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[RenderableType]:
     """One table a kind, with the kind's own columns."""
-    from outlive.resources.columns import cells
+    from outlive.resources.columns import DISPLAY_COLUMN, cells, names
 
     kinds = list(dict.fromkeys(type(item) for item in objects))
     for kind in kinds:
         columns = [title for title, _, priority in kind.info.columns if wide or priority == 0]
         mine = [item for item in objects if type(item) is kind]
-        rows = [[item.name, *cells(item, wide=wide)] for item in mine]
-        yield table(["Name", *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
+        rows = [[*names(item), *cells(item, wide=wide)] for item in mine]
+        head = [DISPLAY_COLUMN, "ID"] if kind.info.display else ["Name"]
+        yield table([*head, *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
 
 
 FOLLOW_S = 1.0
 """Pause between two readings of a log that is followed."""
 Lines = Annotated[int | None, typer.Option("--lines", "-n", metavar="N", min=1, help="Only the last N lines.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on and print what is written.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on and print what is written.")]
 
 
 async def follow(clock: Clock, read: Callable[[], Awaitable[T | None]], show: Callable[[T], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -9,18 +10,19 @@ import typer
 
 from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.cli.access import Access
+from outlive.cli.arguments import OneVm
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, cut_table, table
 from outlive.cli.snapshot import Config, look
-from outlive.cli.values import amounts, flavor_named, unknown_flavor
+from outlive.cli.values import amounts, flavor_named, unknown_flavor, words
 from outlive.failover.calls import Caller, pipeline_for
 from outlive.inventory.places import creation_request
 from outlive.placement.request import Intent, PlacementRequest
 from outlive.placement.vms import VmView
-from outlive.resources import Amounts, PlacementHistory, VirtualMachine, condition
+from outlive.resources import Amounts, PlacementHistory, condition
 from outlive.resources.placement import history_name
-from outlive.store import list_all
 from outlive.store.access import read
+from outlive.store.naming import find_vm
 
 if TYPE_CHECKING:
     from outlive.placement.ranking import RankingDocument
@@ -44,7 +46,9 @@ async def rank(
     project: Annotated[str, typer.Option("--project", help="For this project.")] = "",
     intent: Annotated[str, typer.Option("--intent", help="What for: create, evacuate, reserve_for_failover, …")] = "",
     pipeline: Annotated[str, typer.Option("--pipeline", help="By this pipeline.")] = "",
-    hosts: Annotated[list[str] | None, typer.Option("--host", help="Only among these hosts.")] = None,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--among", metavar="HOST,…", help="Only among these hosts.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="The reason against every other host.")] = False,
     config: Config = None,
 ) -> ExitCode | None:
@@ -53,7 +57,7 @@ async def rank(
     async with access.open() as store:
         request = await _request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=_intent(intent))
         state = await look(access, store, config, None)
-    request = _narrowed(request, zone=zone, project=project, pipeline=pipeline, hosts=hosts)
+    request = _narrowed(request, zone=zone, project=project, pipeline=pipeline, hosts=words(*hosts or ()))
     document = state.engine.rank(request, why=explain).document()
     output.show(document, lambda: _lines(document, explain=explain, wide=output.wide))
     return None if document.ordered_hosts else ExitCode.NO
@@ -63,14 +67,14 @@ async def rank(
 async def history(
     access: Access,
     output: Output,
-    vm: Annotated[str, typer.Argument(metavar="VM", help="The VM, or another resource, by id; a VM also by name.")],
+    vm: OneVm,
 ) -> None:
     """Where placement sent a VM, last and before, and why it chose this host."""
     async with access.open() as store:
         found = await read(store, PlacementHistory, history_name(vm))
         if found is None:
-            known = [one async for one in list_all(store, VirtualMachine) if one.spec.display_name == vm]
-            found = await read(store, PlacementHistory, history_name(known[0].name)) if len(known) == 1 else None
+            with contextlib.suppress(NotFound):
+                found = await read(store, PlacementHistory, history_name((await find_vm(store, vm)).name))
     if found is None:
         raise NotFound(
             f"placement has no history of {vm[:80]!r}",
@@ -104,7 +108,7 @@ def _intent(word: str) -> Intent:
 
 async def _request(store: Store, *, vm: str, flavor: str, cpu: str, memory: str, intent: Intent) -> PlacementRequest:
     if vm:
-        found = await store.get(VirtualMachine, vm)
+        found = await find_vm(store, vm)
         request = creation_request(found)
         ignored = (found.status.assigned.hypervisor,) if found.status.assigned is not None else ()
         return msgspec.structs.replace(request, intent=intent, ignore_hosts=ignored)

@@ -14,8 +14,9 @@ from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.coverage import coverage_document, coverage_lines, level_costs_lines
 from outlive.cli.output import Report, progress
-from outlive.cli.settings import config_file, remember_slots
+from outlive.cli.settings import remember_slots
 from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.vm_names import vm_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ async def make_plan(
     async with access.open(write=apply) as store:
         gathered = await look(access, store, config, k)
         if apply and k is not None:
-            await remember_slots(access, store, config_file(config, access.directory), k)
+            await remember_slots(access, store, config, k)
         if repack:
             return await _repack(access, output, store, gathered, (repack, effort_s or REPACK_S, seed), apply=apply)
         small = len(gathered.vms) <= AT_ONCE_VMS
@@ -153,7 +154,10 @@ async def _repack(
 def _then(gathered: Snapshot, after: CoverageResult, applied: bool, *, wide: bool) -> list[Any]:
     """For people: the coverage that is now, or would be."""
     verb = "done, and now" if applied else "nothing was written; with --apply"
-    return [f"{verb}:", *coverage_lines(after, wide=wide, unit=gathered.settings.topology_choice.unit)]
+    return [
+        f"{verb}:",
+        *coverage_lines(after, vm_columns(gathered.vms), wide=wide, unit=gathered.settings.topology_choice.unit),
+    ]
 
 
 def _effort(text: str) -> float:

@@ -13,6 +13,7 @@ from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.output import Output, cut_table, progress
 from outlive.cli.snapshot import Config, look
+from outlive.cli.vm_names import VmColumns, vm_columns
 
 if TYPE_CHECKING:
     from outlive.failover.rebalance import RebalanceResult
@@ -66,7 +67,7 @@ async def rebalance(
             result = decide(given)
         moved = await _moved(access, store, result) if apply else None
     document = {**msgspec.to_builtins(result), **({} if moved is None else {"moved": moved})}
-    output.show(document, lambda: rebalance_lines(result, moved))
+    output.show(document, lambda: rebalance_lines(result, moved, vm_columns(gathered.vms)))
     return ExitCode.NO if result.why is BalanceReason.NOTHING_HELPS and not result.moves else None
 
 
@@ -92,14 +93,14 @@ _WHY = {
 }
 
 
-def rebalance_lines(result: RebalanceResult, moved: list[str] | None) -> list[Any]:
+def rebalance_lines(result: RebalanceResult, moved: list[str] | None, named: VmColumns) -> list[Any]:
     """The imbalance before and after, and each move with the shares of its hosts."""
     figures = f"{result.before:.0%}"
     if result.moves:
         figures += f", and {result.after:.0%} after {count_of(len(result.moves), 'move')}"
     rows = [
         (
-            move.vm,
+            *named.cells(move.vm),
             move.source,
             f"{move.source_before:.0%} → {move.source_after:.0%}",
             move.host,
@@ -108,11 +109,15 @@ def rebalance_lines(result: RebalanceResult, moved: list[str] | None) -> list[An
         for move in result.moves
     ]
     lines: list[Any] = [f"imbalance {figures}: {_WHY[result.why.value]}"]
-    lines += cut_table(("VM", "From", "Full", "To", "Full"), rows)
+    lines += cut_table((*named.titles(), "From", "Full", "To", "Full"), rows)
     if moved is not None:
         left = [move.vm for move in result.moves[len(moved) :]]
-        lines += ["", f"moved: {', '.join(moved) or 'nothing'}"]
-        lines += [f"not moved: {', '.join(left)}; see outlive describe vm {left[0]}, and repeat"] if left else []
+        lines += ["", f"moved: {', '.join(map(named.text, moved)) or 'nothing'}"]
+        lines += (
+            [f"not moved: {', '.join(map(named.text, left))}; see outlive describe vm {left[0]}, and repeat"]
+            if left
+            else []
+        )
     elif result.moves:
         lines += ["", "nothing is written: --apply carries these moves out, one after the other"]
     return lines

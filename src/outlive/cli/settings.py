@@ -1,13 +1,16 @@
 """Settings as commands load them: the file, the environment, and what the server that wrote a state used.
 
-The file is ``--config``, else ``OUTLIVE_CONFIG``, else ``outlive.yaml`` in the state directory if there is one. A
-server keeps its settings of failover with the cluster's own object, so that a command, or somebody with a state file,
-answers by the same rules as the server does; a file or variable given to the command counts more.
+Settings belong to the cluster that they are used on. A command that asks a server answers by the settings of that
+server, which it asks for them: no file or variable of the machine where it runs counts, except the file that
+``--config`` names, and then it says so. A state file has the settings of the server that wrote it, kept with the
+cluster's own object. A state directory without a server has its own: ``OUTLIVE_CONFIG``, else ``outlive.yaml`` in it,
+else those that the last server kept.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outlive.base.errors import BadInput, NotFound, Refused
-from outlive.cli.access import Access, running_server
+from outlive.cli.access import Access
 from outlive.resources.cluster import CLUSTER
 
 if TYPE_CHECKING:
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 CONFIG_NAME = "outlive.yaml"
 SETTINGS_ANNOTATION = "outlive.dev/settings"
 """On ``Cluster/default``: the sections ``KEPT_SECTIONS`` of the server, as JSON."""
-KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection", "commitments")
+SETTINGS_PATH = "/settings"
+"""Where a server says by which settings it plans."""
+KEPT_SECTIONS = ("failover", "failoverUpkeep", "protection", "scheduler", "commitments")
 SLOTS_ANNOTATION = "outlive.dev/required-slots"
 """On ``Cluster/default``: the slots that every VM needs since a plan with ``-k`` was applied, where no file says."""
 
@@ -64,8 +69,47 @@ def load(file: Path | None, flags: Mapping[str, Any] | None = None) -> dict[str,
     return load_settings(all_sections(), file=file, environ=os.environ, flags=flags or {})
 
 
+async def effective_settings(access: Access, store: Store, given: Path | None = None) -> RoleSettings:
+    """The settings by which a command answers about the cluster of ``access``; ``given``: the file of ``--config``.
+
+    ``Refused`` where a server reads VMs from a database whose address is not known here.
+    """
+    if given is not None:
+        if access.address:
+            print(f"outlive: by the settings of {given}, not by those of {access.source}", file=sys.stderr)
+        return await settings_for(store, given)
+    if access.address:
+        return await _served_settings(access, store)
+    return await settings_for(store, None if access.state is not None else config_file(None, access.directory))
+
+
+async def _served_settings(access: Access, store: Store) -> RoleSettings:
+    from outlive.roles.settings import role_settings
+    from outlive.runtime.config import load_settings
+    from outlive.store.http import HttpStore
+
+    assert isinstance(store, HttpStore), "a server is asked over HTTP"
+    flags = _flags(await store.question(SETTINGS_PATH))
+    if flags.get(VM_SOURCE) == "database":
+        if access.own_server(access.address) is None:
+            raise Refused(
+                "the VMs come from a database, whose address the server tells nobody",
+                place=VM_SOURCE,
+                remedy="ask on the server's machine, or give --config FILE with failoverUpkeep.databaseUrl",
+            )
+        upkeep = load(config_file(None, access.directory))["failoverUpkeep"]
+        flags |= {
+            "failoverUpkeep.databaseUrl": upkeep.database_url,
+            "failoverUpkeep.dataSources": upkeep.data_sources,
+        }
+    return role_settings(load_settings(all_sections(), file=None, environ={}, flags=flags))
+
+
+VM_SOURCE = "failoverUpkeep.vmSource"
+
+
 async def settings_for(store: Store, file: Path | None) -> RoleSettings:
-    """The settings by which a command answers about this store."""
+    """The settings by which a command answers about a store that no server serves."""
     from outlive.resources import Cluster
     from outlive.roles.settings import role_settings
     from outlive.runtime.config import load_settings
@@ -77,7 +121,7 @@ async def settings_for(store: Store, file: Path | None) -> RoleSettings:
             return role_settings(load(None))
         kept = cluster.metadata.annotations.get(SETTINGS_ANNOTATION)
         if kept:
-            return role_settings(load_settings(all_sections(), file=None, environ={}, flags=_flags(kept)))
+            return role_settings(load_settings(all_sections(), file=None, environ={}, flags=_kept_flags(kept)))
     return role_settings(await with_remembered_slots(store, load(file)))
 
 
@@ -87,32 +131,37 @@ async def with_remembered_slots(store: Store, sections: Mapping[str, Any]) -> di
     return dict(sections) if k is None or _requirements(sections) is not None else _with_slots(sections, k)
 
 
-async def remember_slots(access: Access, store: Store, file: Path | None, k: int) -> None:
+async def remember_slots(access: Access, store: Store, given: Path | None, k: int) -> None:
     """Make ``-k`` of a plan that is applied a setting of this cluster.
 
     ``Refused`` where the settings would contradict it: what the plan does would be undone by the next cycle.
     """
     from outlive.failover.config import DEFAULT_REQUIREMENTS
 
-    wanted, sections = {"*": k}, load(file)
-    effective = await settings_for(store, file)
+    wanted = {"*": k}
+    effective = await effective_settings(access, store, given)
     if effective.failover.requirements == wanted and not effective.protection.levels:
         return
+    if access.address:
+        raise _undone("the running server does", k)
+    sections = load(config_file(given, access.directory))
     before = await _remembered_slots(store)
     said = _requirements(sections)
     if said is None and effective.failover.requirements not in (DEFAULT_REQUIREMENTS, {"*": before}):
         said = effective.failover.requirements
-    served = access.server or running_server(access.directory)
-    if served or effective.protection.levels or said not in (None, wanted):
-        what = "the running server does" if served else "the settings do"
-        raise Refused(
-            f"{what} not ask for {k} slots of every VM, so that what this plan changes would be undone",
-            place="-k",
-            remedy=f"set failover.flavorFailoverRequirements (or protection) in outlive.yaml to {{'*': {k}}}, "
-            "restart outlive up where it runs, and plan without -k",
-        )
+    if effective.protection.levels or said not in (None, wanted):
+        raise _undone("the settings do", k)
     annotations = {SLOTS_ANNOTATION: str(k), SETTINGS_ANNOTATION: stored_settings(_with_slots(sections, k))}
     await _annotate(store, access.clock, annotations)
+
+
+def _undone(who: str, k: int) -> Refused:
+    return Refused(
+        f"{who} not ask for {k} slots of every VM, so that what this plan changes would be undone",
+        place="-k",
+        remedy=f"set failover.flavorFailoverRequirements (or protection) in outlive.yaml to {{'*': {k}}}, "
+        "restart outlive up where it runs, and plan without -k",
+    )
 
 
 async def _remembered_slots(store: Store) -> int | None:
@@ -135,17 +184,23 @@ def _with_slots(sections: Mapping[str, Any], k: int) -> dict[str, Any]:
     return {**sections, "failover": failover}
 
 
-def stored_settings(sections: Mapping[str, Any]) -> str:
-    """What a server keeps with the cluster of its settings, as JSON; nothing that may hold a secret."""
+def served_settings(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a server says of the settings by which it plans, by section; nothing that may hold a secret."""
     from outlive.failover.config import SECRET_KEYS
     from outlive.runtime.units import encode_unit
 
-    kept = {name: msgspec.to_builtins(sections[name], enc_hook=encode_unit) for name in KEPT_SECTIONS}
-    for section in kept.values():
+    told = {name: msgspec.to_builtins(sections[name], enc_hook=encode_unit) for name in KEPT_SECTIONS}
+    for section in told.values():
         for key in SECRET_KEYS & section.keys():
             del section[key]
-        if section.get("vmSource") == "database":
-            del section["vmSource"]
+    return {**told, "openstack": {"cloud": sections["openstack"].cloud}}
+
+
+def stored_settings(sections: Mapping[str, Any]) -> str:
+    """What a server keeps with the cluster of its settings, as JSON; readers without it have no database to ask."""
+    kept = served_settings(sections)
+    if kept["failoverUpkeep"].get("vmSource") == "database":
+        del kept["failoverUpkeep"]["vmSource"]
     return msgspec.json.encode(kept).decode()
 
 
@@ -156,17 +211,22 @@ def _in_environment() -> bool:
     return any(name.upper().startswith(prefixes) for name in os.environ)
 
 
-def _flags(kept: str) -> dict[str, Any]:
+def _kept_flags(kept: str) -> dict[str, Any]:
+    """As ``_flags``, of the text that a server has kept; ``BadInput`` where none has written it."""
     try:
-        sections = msgspec.json.decode(kept, type=dict[str, dict[str, Any]])
+        return _flags(msgspec.json.decode(kept, type=dict[str, dict[str, Any]]))
     except msgspec.MsgspecError:
         place = f"Cluster/default: annotation {SETTINGS_ANNOTATION}"
         raise BadInput("is not what a server writes", place=place, remedy="start outlive up once") from None
+
+
+def _flags(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Section and key → value, as flags name them."""
     return {
         f"{name}.{key}": value
         for name, section in sections.items()
         for key, value in section.items()
-        if key in _keys(name)  # an older version may have kept what there is no more
+        if key in _keys(name)  # another version may have keys that this one does not know
     }
 
 

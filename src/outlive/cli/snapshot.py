@@ -12,12 +12,13 @@ import typer
 from outlive.base.errors import Refused
 from outlive.cli.access import Access
 from outlive.cli.output import progress
-from outlive.cli.settings import config_file, settings_for
+from outlive.cli.settings import effective_settings
 
 if TYPE_CHECKING:
     from outlive.drivers.synced_tables import SyncedTables
     from outlive.failover.config import FailoverSettings
     from outlive.failover.snapshot import Snapshot
+    from outlive.roles.settings import RoleSettings
     from outlive.store import Store
 
 Config = Annotated[
@@ -28,13 +29,14 @@ Slots = Annotated[
 ]
 
 
-async def look(access: Access, store: Store, config: Path | None, k: int | None) -> Snapshot:
-    """Everything that answers are made from, by the effective settings of this store."""
+async def look(
+    access: Access, store: Store, config: Path | None, k: int | None, *, settings: RoleSettings | None = None
+) -> Snapshot:
+    """Everything that answers are made from, by ``settings``, else by the effective ones of this cluster."""
     from outlive.failover.snapshot import gather
     from outlive.recovery.in_flight import in_flight
 
-    file = config_file(config, access.directory) if access.state is None or config is not None else None
-    settings = await settings_for(store, file)
+    settings = settings or await effective_settings(access, store, config)
     with progress("reading the cluster"):
         if settings.upkeep.vm_source == "resources":
             return await gather(store, settings, k=k, in_flight=in_flight)

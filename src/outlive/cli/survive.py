@@ -11,9 +11,11 @@ import typer
 from outlive.base.clock import as_datetime
 from outlive.base.errors import ExitCode, Usage
 from outlive.cli.access import Access
+from outlive.cli.arguments import MaybeHosts
 from outlive.cli.output import Form, Output, cut_table, progress
 from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import words
+from outlive.cli.vm_names import VmColumns, vm_columns
 from outlive.drivers.files import check_output, write_output
 
 if TYPE_CHECKING:
@@ -32,9 +34,7 @@ WEAKEST = 10
 async def survive(
     access: Access,
     output: Output,
-    hosts: Annotated[
-        list[str] | None, typer.Option("--hosts", metavar="HOST,…", help="These hosts fail, all at once.")
-    ] = None,
+    hosts: MaybeHosts = None,
     failures: Annotated[
         int | None, typer.Option("--failures", metavar="K", min=1, help="Any K units fail, whichever they are.")
     ] = None,
@@ -52,7 +52,10 @@ async def survive(
     slots: Slots = None,
     config: Config = None,
 ) -> ExitCode | None:
-    """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not."""
+    """Whether every VM that needs slots keeps one of its own when hosts fail; exit code 1 if any does not.
+
+    These hosts, all at once; or --failures K, or --domain.
+    """
     from outlive.failover.analysis import survival as assurance
     from outlive.failover.analysis.questions import asked
 
@@ -83,7 +86,8 @@ async def survive(
         return _print_cases(output, given)
     with progress("looking at failures"):
         result = assurance.survive(given)
-    output.show(survive_document(result, question), lambda: survive_lines(result, question, wide=output.wide))
+    named = vm_columns(gathered.vms)
+    output.show(survive_document(result, question), lambda: survive_lines(result, question, named, wide=output.wide))
     if html is not None:
         from outlive.failover.report.html.survival import survival_picture
 
@@ -111,19 +115,25 @@ def survive_document(result: FailuresResult, question: Question) -> dict[str, An
     return {**document, "unit": question.unit, **({"landing": landing} if landing is not None else {})}
 
 
-def survive_lines(result: FailuresResult, question: Question, *, wide: bool) -> list[Any]:
+def survive_lines(result: FailuresResult, question: Question, named: VmColumns, *, wide: bool) -> list[Any]:
     """The same for people."""
     from outlive.failover.analysis.questions import lost_text, survive_sentences
 
     most = SHOWN_WIDE if wide else SHOWN
     worst = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
-    lost = [(one.vm, one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]]
-    landing = [(one.vm, one.source, one.slot, one.host, one.contested) for one in result.landing or ()]
+    lost = [
+        (*named.cells(one.vm), one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]
+    ]
+    landing = [(*named.cells(one.vm), one.source, one.slot, one.host, one.contested) for one in result.landing or ()]
     return [
         *survive_sentences(result, question),
         *cut_table(("Worst cases", "Lost", "Affected"), worst, numbers=("Lost", "Affected")),
-        *cut_table(("Lost VM", "Host", "When these fail", "Reason", "What is left"), lost, total=result.lost_count),
-        *cut_table(("Landing VM", "From", "Slot", "On", "Contested"), landing, most),
+        *cut_table(
+            (*named.titles("Lost VM"), "Host", "When these fail", "Reason", "What is left"),
+            lost,
+            total=result.lost_count,
+        ),
+        *cut_table((*named.titles("Landing VM"), "From", "Slot", "On", "Contested"), landing, most),
     ]
 
 
@@ -152,10 +162,12 @@ async def tolerance(
     )
     with progress("judging every VM"):
         result = assurance.tolerance(given)
-    output.show({"unit": unit, **msgspec.to_builtins(result)}, lambda: _tolerance_lines(result, unit))
+    output.show(
+        {"unit": unit, **msgspec.to_builtins(result)}, lambda: _tolerance_lines(result, unit, vm_columns(gathered.vms))
+    )
 
 
-def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
+def _tolerance_lines(result: ToleranceResult, unit: str, named: VmColumns) -> list[Any]:
     from outlive.failover.analysis.questions import failures_text, tolerance_sentence
 
     lines: list[Any] = [tolerance_sentence(result.fleet, unit, required=len(result.vms))]
@@ -167,10 +179,10 @@ def _tolerance_lines(result: ToleranceResult, unit: str) -> list[Any]:
         zones = [(zone or "(none)", failures_text(level, unit)) for zone, level in result.zones.items()]
         lines += cut_table(("Zone", "Survives"), zones)
     rows = [
-        (one.vm, one.host, one.zone, failures_text(one.tolerance, unit), one.slots, " ".join(one.case))
+        (*named.cells(one.vm), one.host, one.zone, failures_text(one.tolerance, unit), one.slots, " ".join(one.case))
         for one in result.weakest
     ]
-    columns = ("Weakest VM", "Host", "Zone", "Survives", "Slots", "Does not survive")
+    columns = (*named.titles("Weakest VM"), "Host", "Zone", "Survives", "Slots", "Does not survive")
     lines += cut_table(columns, rows, numbers=("Slots",))
     if result.understated:
         lines.append(f"{len(result.understated)} VMs have too many entangled slots to be judged exactly: at least that")

@@ -25,7 +25,14 @@ from outlive.base.logging import reopen_log
 from outlive.base.random import system_random
 from outlive.cli.access import check_store_there, default_state_dir
 from outlive.cli.output import write
-from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
+from outlive.cli.settings import (
+    SETTINGS_PATH,
+    config_file,
+    load,
+    served_settings,
+    store_settings,
+    with_remembered_slots,
+)
 from outlive.cli.snapshot import synced_tables
 from outlive.cli.status import reported_coverage
 
@@ -180,6 +187,7 @@ async def _serve(
     from outlive.runtime.audit import Refusals, TokenShares, audit_faults
     from outlive.runtime.faults import ActiveFault
     from outlive.runtime.tasks import OrderedTaskGroup
+    from outlive.store.naming import NAMES_PATH
     from outlive.store.tls import is_loopback
 
     api = sections["api"]
@@ -243,6 +251,9 @@ async def _serve(
             found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
         return found
 
+    async def planning_settings(_query: Mapping[str, str]) -> dict[str, Any]:
+        return served_settings(sections)
+
     upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
     service = TokenService(store, stored, clock=clock)
     deps = ApiDeps(
@@ -274,6 +285,8 @@ async def _serve(
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
             "/commitments/overview": role.overview,
+            SETTINGS_PATH: planning_settings,
+            NAMES_PATH: role.names,
         },
         commands={"/commitments/consistency/repair": role.repair_commitments},
     )

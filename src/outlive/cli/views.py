@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.base.quantity import format_bytes
 from outlive.cli.access import Access
 from outlive.cli.output import Output, table, write
-from outlive.cli.settings import config_file, settings_for
+from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import synced_tables
 from outlive.cli.values import words
 from outlive.drivers.files import read_input
@@ -35,9 +35,9 @@ async def views(
     sort: Annotated[str, typer.Option("--sort", help="vm, vm-host or res-host.")] = "",
     filter_name: Annotated[str, typer.Option("--filter-name", help="Only hosts with this in their name.")] = "",
     filter_trait: Annotated[str, typer.Option("--filter-trait", help="Only hosts with this trait.")] = "",
-    config: Annotated[
+    saved: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="JSON with these options by name, as sort or filter_name."),
+        typer.Option("--options", metavar="FILE", help="JSON with these options by name, as sort or filter_name."),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the names of all views.")] = False,
 ) -> None:
@@ -54,7 +54,7 @@ async def views(
         "filter_name": filter_name,
         "filter_trait": filter_trait,
     }
-    options = _options({name: value for name, value in given.items() if value}, config)
+    options = _options({name: value for name, value in given.items() if value}, saved)
     async with access.open() as store:
         inventory = await _inventory(access, store)
     made = make_views(inventory, options)
@@ -100,8 +100,7 @@ async def _inventory(access: Access, store: Store) -> Inventory:
 
     hosts = [host async for host in list_all(store, Hypervisor)]
     reservations = [one async for one in list_all(store, Reservation)]
-    file = config_file(None, access.directory) if access.state is None else None
-    settings = await settings_for(store, file)
+    settings = await effective_settings(access, store)
     demands = Demands(settings.failover.requirements, settings.protection)
     choice = settings.topology_choice
     if settings.upkeep.vm_source == "resources":

@@ -1,4 +1,4 @@
-"""``outlive vm``: VMs by the verbs of an operator. Each verb is a request as ``outlive request`` makes it."""
+"""``outlive vm``: VMs by the verbs of an operator. Each verb is a request, which the VM's host answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import typer
 from outlive.base.errors import BadInput, ExitCode, Invalid, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
+from outlive.cli.arguments import OneVm, ToHost, Wait, Yes
 from outlive.cli.commands import command, group
 from outlive.cli.console import print_log
 from outlive.cli.objects import checked, write_resource
-from outlive.cli.operator import Yes, ask
+from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, coloured, table, write
 from outlive.cli.values import words
 from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
@@ -28,7 +29,6 @@ from outlive.node.vm.operator import (
     check_name_is_free,
     check_size,
     detach_device,
-    find_vm,
     follow_request,
     rename_vm,
     running_entry,
@@ -46,6 +46,7 @@ from outlive.resources.hosts import HostSelector
 from outlive.resources.meta import PROFILE_LABEL, check_labels
 from outlive.resources.vms import Request, RequestVerb
 from outlive.store import list_all
+from outlive.store.naming import find_vm
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -57,20 +58,17 @@ UNSET: Final = "default"
 ANY: Final = "any"
 """Written for the limit, it may run on all hosts."""
 
-app = group("VMs: what they are, where they are, and what is asked of them. A VM has two names; both are understood.")
+app = group("VMs: what they are, where they are, and what is asked of them. By display name, project/name, or id.")
 app.add_typer(tag, name="tag")
 
-OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Say what happens, and return when it is done.")]
 ForceLive = Annotated[bool, typer.Option("--force-live", help="Only live: it is not stopped for it.")]
-To = Annotated[str, typer.Option("--to", "-t", metavar="HOST", help="Where to; otherwise the best host is chosen.")]
 Limit = Annotated[
     list[str] | None,
-    typer.Option("--limit", "-l", metavar="HOST,…", help=f"The only hosts that it may run on; {ANY} lifts it."),
+    typer.Option("--limit", metavar="HOST,…", help=f"The only hosts that it may run on; {ANY} lifts it."),
 ]
 Choosing = Annotated[
     str | None,
-    typer.Option("--selector", "-s", metavar="|".join((*SELECTORS, UNSET)), help="How a host is chosen for it."),
+    typer.Option("--host-selector", "-s", metavar="|".join((*SELECTORS, UNSET)), help="How a host is chosen for it."),
 ]
 Autostart = Annotated[
     bool | None, typer.Option("--autostart/--no-autostart", "-a/-A", help="Start it when its host is ready again.")
@@ -87,7 +85,7 @@ Downtime = Annotated[
 async def define(
     access: Access,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Domain XML of libvirt; - for standard input.")],
-    to: To = "",
+    to: ToHost = "",
     limit: Limit = None,
     selector: Choosing = None,
     autostart: Autostart = None,
@@ -164,7 +162,7 @@ def _given(
             raise Usage(f"{','.join(limit)[:80]!r} are no hosts", place="--limit", remedy=f"write hosts, or {ANY}")
         found["host_limit"] = () if hosts == [ANY] else tuple(hosts)
     if selector is not None:
-        found["selector"] = _one_of("--selector", selector, SELECTORS)
+        found["selector"] = _one_of("--host-selector", selector, SELECTORS)
     if autostart is not None:
         found["autostart"] = autostart
     if method is not None:
@@ -326,7 +324,7 @@ def _facts(vm: VirtualMachine) -> dict[str, Any]:
 async def start(
     access: Access,
     vm: OneVm,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is a mirror.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also where it is a mirror.")] = False,
     wait: Wait = False,
 ) -> ExitCode | None:
     """Start a VM, also after it has failed."""
@@ -337,7 +335,7 @@ async def start(
 async def stop(
     access: Access,
     vm: OneVm,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is a mirror.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also where it is a mirror.")] = False,
     wait: Wait = False,
 ) -> ExitCode | None:
     """Stop a VM at once, as if its power was cut."""
@@ -360,7 +358,7 @@ async def restart(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | N
 async def disable(
     access: Access,
     vm: OneVm,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Stop it at once; also a mirror.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop it at once; also a mirror.")] = False,
     wait: Wait = False,
 ) -> ExitCode | None:
     """Shut a VM down, or with --force stop it, and keep it so until somebody starts it."""
@@ -369,7 +367,7 @@ async def disable(
 
 @command(app)
 async def move(
-    access: Access, vm: OneVm, to: To = "", force_live: ForceLive = False, wait: Wait = False
+    access: Access, vm: OneVm, to: ToHost = "", force_live: ForceLive = False, wait: Wait = False
 ) -> ExitCode | None:
     """Move a VM to another host, which is its home from then on."""
     return await _ask(access, vm, "move", wait, target=to, force_live=force_live)
@@ -379,8 +377,8 @@ async def move(
 async def migrate(
     access: Access,
     vm: OneVm,
-    to: To = "",
-    force: Annotated[bool, typer.Option("--force", "-f", help="Also where it is away from home already.")] = False,
+    to: ToHost = "",
+    force: Annotated[bool, typer.Option("--force", help="Also where it is away from home already.")] = False,
     force_live: ForceLive = False,
     wait: Wait = False,
 ) -> ExitCode | None:
@@ -400,7 +398,7 @@ async def flush_locks(
     vm: OneVm,
     force: Annotated[
         bool,
-        typer.Option("--force", "-f", help="Also locks of clients that are no host of the cluster: they are cut off."),
+        typer.Option("--force", help="Also locks of clients that are no host of the cluster: they are cut off."),
     ] = False,
     wait: Wait = False,
 ) -> ExitCode | None:
@@ -438,7 +436,6 @@ async def detach(
         bool,
         typer.Option(
             "--force",
-            "-f",
             help="Also one without a PCI address in the definition: live moves may fail until a restart.",
         ),
     ] = False,

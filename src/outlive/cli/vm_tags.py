@@ -8,17 +8,18 @@ import typer
 
 from outlive.base.errors import Usage
 from outlive.cli.access import Access
+from outlive.cli.arguments import OneVm
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, table, write
 from outlive.cli.values import words
-from outlive.node.vm.operator import PROTECTED, called, find_vm, tag_labels, tag_vm, tags_of, untag_vm
+from outlive.node.vm.operator import PROTECTED, called, tag_labels, tag_vm, tags_of, untag_vm
 from outlive.resources import VirtualMachine
 from outlive.store import Selector
+from outlive.store.naming import find_vm
 from outlive.store.selectors import Term
 
 tag = group("Tags of VMs, by which outlive vm list --tag finds them.")
 
-OneVm = Annotated[str, typer.Argument(metavar="VM", help="Its display name, or the name of its object.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", "-g", metavar="TAG,…", help="Tags of the VM.")]
 ProtectedTags = Annotated[
     list[str] | None,
@@ -56,7 +57,7 @@ async def add_tags(
     access: Access,
     vm: OneVm,
     names: TagNames,
-    protected: Annotated[bool, typer.Option("--protected", "-p", help="Only --force removes them.")] = False,
+    protected: Annotated[bool, typer.Option("--protected", help="Only --force removes them.")] = False,
 ) -> None:
     """Tag a VM; what it has already stays."""
     labels = tag_labels(_names("TAG", names), protected=protected)
@@ -69,7 +70,7 @@ async def remove_tags(
     access: Access,
     vm: OneVm,
     names: TagNames,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Protected ones as well.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Protected ones as well.")] = False,
 ) -> None:
     """Take tags off a VM; none where one of them is protected, or is not there."""
     removed = _names("TAG", names)

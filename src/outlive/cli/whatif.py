@@ -11,10 +11,12 @@ import typer
 from outlive.base.errors import ExitCode, NotFound, Usage
 from outlive.base.phrases import count_of
 from outlive.cli.access import Access
+from outlive.cli.arguments import Hosts, host_names
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, Slots, look
-from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor, words
+from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor
+from outlive.cli.vm_names import VmColumns, vm_columns
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.coverage import Numbers
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 app = group("What would happen if hosts or VMs came or went, or more slots were asked for. Nothing is written.")
 
-Hosts = Annotated[list[str], typer.Argument(metavar="HOST[,HOST…]", help="Names of hosts.")]
 SHOWN = 20
 """Lines of each list; the wide form and JSON have all."""
 COUNT_LIMIT = 4_096
@@ -49,7 +50,7 @@ async def drain(
     """In what order hosts can be emptied, every VM tolerating failures; exit code 1 if in none, 8 if none was found."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, words(*hosts), keep=keep))
+    return await _answer(access, output, config, k, lambda now, store: whatif.drain(now, host_names(hosts), keep=keep))
 
 
 @command(app, "remove-host")
@@ -59,7 +60,7 @@ async def remove_host(
     """Who has a place, and who is covered, once these hosts are gone; exit code 1 if not everybody."""
     from outlive.failover.analysis.whatif import questions as whatif
 
-    return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, words(*hosts)))
+    return await _answer(access, output, config, k, lambda now, store: whatif.remove_hosts(now, host_names(hosts)))
 
 
 @command(app, "add-host")
@@ -67,7 +68,7 @@ async def add_host(
     access: Access,
     output: Output,
     like: Annotated[str, typer.Option("--like", metavar="HOST", help="Hosts like this one.")] = "",
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many.")] = 1,
+    count: Annotated[int, typer.Option("--count", min=1, max=COUNT_LIMIT, help="How many.")] = 1,
     cpu: Annotated[str, typer.Option("--cpu", help="Cores, such as 64.")] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory, such as 512Gi.")] = "",
     zone: Annotated[str, typer.Option("--zone", help="In this zone.")] = "",
@@ -95,9 +96,7 @@ async def add_vms(
     access: Access,
     output: Output,
     flavor: Annotated[str, typer.Option("--flavor", help="VMs of this flavor.")] = "",
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, max=COUNT_LIMIT, help="How many; else one.")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, max=COUNT_LIMIT, help="How many; else one.")] = None,
     most: Annotated[bool, typer.Option("--most", help="As many as leave everybody covered.")] = False,
     cpu: Annotated[str, typer.Option("--cpu", help="Cores of each, such as 4 or 500m.")] = "",
     memory: Annotated[str, typer.Option("--memory", help="Memory of each, such as 16Gi.")] = "",
@@ -149,7 +148,7 @@ async def _answer(
         now = await as_it_is(store, gathered, k=k)
         with progress("planning"):
             answer = await ask(now, store)
-    output.show(answer, lambda: answer_lines(answer, wide=output.wide))
+    output.show(answer, lambda: answer_lines(answer, vm_columns(gathered.vms), wide=output.wide))
     if answer.limit and (answer.most is not None or not answer.proven):
         return ExitCode.LIMIT
     return None if answer.possible else ExitCode.NO
@@ -222,10 +221,10 @@ async def vm_like(
 # How an answer reads to people.
 
 
-def answer_lines(answer: Answer, *, wide: bool = False) -> list[Any]:
+def answer_lines(answer: Answer, named: VmColumns, *, wide: bool = False) -> list[Any]:
     """The verdict, the numbers before and after, then what moves and what stands in the way."""
     numbers = ["", _numbers(answer)]
-    return [_verdict(answer), *_changes(answer), *numbers, *_short(answer), *_lists(answer, wide=wide)]
+    return [_verdict(answer), *_changes(answer), *numbers, *_short(answer), *_lists(answer, named, wide=wide)]
 
 
 def _verdict(answer: Answer) -> str:
@@ -311,39 +310,45 @@ def _short(answer: Answer) -> list[str]:
     return found if len(found) > 1 else []
 
 
-def _lists(answer: Answer, *, wide: bool) -> list[Any]:
+def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
     taken = any(one.slot for one in answer.moves)
-    moves = ("VM", "From", "To", *(("Its slot",) if taken else ()))
+    vm = named.titles()
+    moves = (*vm, "From", "To", *(("Its slot",) if taken else ()))
     lists: tuple[tuple[str, tuple[str, ...], list[tuple[Any, ...]]], ...] = (
         (
             "Where VMs come to",
             moves,
-            [(one.vm, one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
+            [(*named.cells(one.vm), one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
         ),
-        ("VMs without a host", ("VM", "Why"), [(one.vm, one.reason) for one in answer.unplaced]),
+        ("VMs without a host", (*vm, "Why"), [(*named.cells(one.vm), one.reason) for one in answer.unplaced]),
         (
             "The steps, one after the other",
-            ("", "Step", "VM", "What"),
-            [(number, *_step(step)) for number, step in enumerate(answer.order, start=1)],
+            ("", "Step", *vm, "What"),
+            [(number, *_step_cells(step, named)) for number, step in enumerate(answer.order, start=1)],
         ),
         (
             "What stands in the way",
-            ("Reason", "VM", "Slot", "Why"),
-            [(one.reason, one.vm, one.slot, one.detail) for one in answer.obstacles],
+            ("Reason", *vm, "Slot", "Why"),
+            [(one.reason, *named.cells(one.vm), one.slot, one.detail) for one in answer.obstacles],
         ),
         (
             "VMs that tolerate less already, and keep that",
-            ("VM", "Tolerates"),
-            sorted(answer.weaker.items(), key=lambda item: (item[1], item[0])),
+            (*vm, "Tolerates"),
+            [(*named.cells(one), count) for one, count in sorted(answer.weaker.items(), key=lambda item: item[::-1])],
         ),
         (
             "Not covered then",
-            ("VM", "Reason", "Remedy"),
-            [(one.vm, one.reason, one.remedy) for one in answer.uncovered],
+            (*vm, "Reason", "Remedy"),
+            [(*named.cells(one.vm), one.reason, one.remedy) for one in answer.uncovered],
         ),
     )
     most = None if wide else SHOWN
     return [line for title, columns, rows in lists for line in cut_table(columns, rows, most, title=title)]
+
+
+def _step_cells(step: Step, named: VmColumns) -> tuple[str, ...]:
+    done, vm, what = _step(step)
+    return done, *named.cells(vm), what
 
 
 def _step(step: Step) -> tuple[str, str, str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
+from outlive.cli.arguments import VmOrHost
 from outlive.cli.output import Output, cut_table
 from outlive.recovery.why import why as ask
+from outlive.store.naming import find_subject
 
 if TYPE_CHECKING:
     from outlive.recovery.why import Why
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 async def why(
     access: Access,
     output: Output,
-    name: Annotated[str, typer.Argument(metavar="VM|HOST", help="A VM, or a host.")],
+    name: VmOrHost,
 ) -> ExitCode | None:
     """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
     async with access.open() as store:
-        answer = await ask(store, name)
+        answer = await ask(store, await find_subject(store, name))
     output.show(answer, lambda: why_lines(answer, wide=output.wide))
     return None if answer.settled else ExitCode.NO
 

@@ -50,8 +50,8 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
 
     ``Refused`` where no other host is a coordinator: nobody would be left to prove that this one is dead.
     """
-    _check_words(name, reason)
-    member = await _member(store, host)
+    check_words(name, reason)
+    member = await member_of(store, host)
     record = member.record
     if record.state == "Released":
         raise InUse(f"{host} runs nothing and is not watched", remedy="there is nothing to fence")
@@ -61,7 +61,7 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
     if not {*others} - {host}:
         raise Refused(
             f"no host other than {host} is a coordinator: nobody would be left to prove it dead",
-            remedy=f"set spec.mode of another host to coordinator and restart its daemon; or empty {host} "
+            remedy=f"outlive host promote makes another one a coordinator; or empty {host} "
             f"(outlive drain {host}) and switch it off",
         )
     order = f"{record.epoch}@{member.metadata.uid}|{name}|{reason}"
@@ -71,7 +71,7 @@ async def request_fence(store: Store, clock: Clock, host: str, *, name: str, rea
 
 async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
     """Retract the order to fence a host. What is proven stays proven. ``NotFound``."""
-    member = await _member(store, host)
+    member = await member_of(store, host)
     record = member.record
     text = (await store.get(Hypervisor, host, fresh=True)).spec.fencing.requested
     ordered = fence_order(text, member.metadata.uid)
@@ -81,7 +81,7 @@ async def call_off_fence(store: Store, clock: Clock, host: str) -> str:
     def called_off(one: Hypervisor) -> Hypervisor:
         return _with_fencing(one, requested="") if one.spec.fencing.requested == text else one
 
-    if (await _change(store, clock, Hypervisor, host, called_off)).spec.fencing.requested:
+    if (await change_object(store, clock, Hypervisor, host, called_off)).spec.fencing.requested:
         return f"somebody has asked anew to have {host} fenced; outlive why {host} shows who, and why"
     if record.dead_through >= record.epoch:
         return f"{host} is proven dead already; it comes back once it is switched on"
@@ -95,7 +95,7 @@ async def confirm_off(store: Store, clock: Clock, host: str, *, name: str, reaso
     (``node.fencing.attestation``). ``Refused`` where the host is not condemned: an assertion is about one fence,
     and never starts one.
     """
-    _check_words(name, reason)
+    check_words(name, reason)
     member = await read(store, Membership, host)
     if member is None or is_nobodys(member.record) or membership not in ("", member.metadata.uid):
         return await attest(store, clock, host, membership, name=name, reason=reason)
@@ -138,7 +138,8 @@ async def find_host(store: Store, host: str) -> None:
         raise Refused(f"{host} is managed by {managed_by}", remedy=ONLY_OURS)
 
 
-def _check_words(name: str, reason: str) -> None:
+def check_words(name: str, reason: str) -> None:
+    """``Usage`` for a name or a reason that is none: each is one line without ``|``."""
     for what, text in (("name", name), ("reason", reason)):
         if not text.strip() or "|" in text or len(text) > WORDS_LIMIT or not text.isprintable():
             raise Usage(
@@ -146,7 +147,8 @@ def _check_words(name: str, reason: str) -> None:
             )
 
 
-async def _member(store: Store, host: str) -> Membership:
+async def member_of(store: Store, host: str) -> Membership:
+    """The membership of a host. ``NotFound`` where there is no such host, or it has none."""
     member = await read(store, Membership, host)
     if member is None:
         await store.get(Hypervisor, host)
@@ -297,7 +299,7 @@ async def set_drain(store: Store, clock: Clock, host: str, drain: bool) -> str:
         )
     if answer.code is NodeRequestCode.ALREADY:
         return f"{host} is empty already" if drain else f"{host} is schedulable already"
-    await _change(store, clock, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
+    await change_object(store, clock, Hypervisor, host, lambda one: _replace(one, spec=_replace(one.spec, drain=drain)))
     return f"{host} is to be emptied" if drain else f"{host} is to be schedulable again"
 
 
@@ -405,7 +407,7 @@ async def request_vm(
         power = "running" if verb == "start" else one.spec.power_state
         return _replace(one, spec=_replace(one.spec, request=request, power_state=power))
 
-    await _change(store, clock, VirtualMachine, vm, asked)
+    await change_object(store, clock, VirtualMachine, vm, asked)
     who = where.hypervisor if where is not None else "recovery"
     return AskedVm(request, f"{vm}: {verb} is requested as {request.id}; {who} answers (outlive describe vm {vm})")
 
@@ -458,10 +460,10 @@ async def set_protected(
         policy = _replace(one.spec.recovery, mode=mode, reason=reason)
         return _replace(one, spec=_replace(one.spec, recovery=policy))
 
-    await _change(store, clock, VirtualMachine, vm, changed)
+    await change_object(store, clock, VirtualMachine, vm, changed)
     if not protected:
         return f"{vm} is out of protection: it loses its slots, and nobody restarts it elsewhere (outlive protect {vm})"
-    then = f"it stays down until outlive request {vm} start" if hold else "it restarts elsewhere"
+    then = f"it stays down until outlive vm start {vm}" if hold else "it restarts elsewhere"
     return f"{vm} is protected: it gets slots, and if its host dies {then}"
 
 
@@ -483,10 +485,10 @@ async def _change_fencing(store: Store, clock: Clock, *hosts: str, **changes: ob
     for host in hosts:
         await store.get(Hypervisor, host)
     for host in hosts:
-        await _change(store, clock, Hypervisor, host, lambda one: _with_fencing(one, **changes))
+        await change_object(store, clock, Hypervisor, host, lambda one: _with_fencing(one, **changes))
 
 
-async def _change(store: Store, clock: Clock, kind: type[K], name: str, change: Callable[[K], K]) -> K:
+async def change_object(store: Store, clock: Clock, kind: type[K], name: str, change: Callable[[K], K]) -> K:
     """The object after the change of its spec. ``NotFound`` where there is none."""
 
     def changed(found: K | None) -> K:

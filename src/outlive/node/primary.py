@@ -393,7 +393,7 @@ async def request_primary(
         case NodeRequestCode.UNKNOWN_NODE:
             raise NotFound(f"there is no host {host!r}", remedy="see outlive get hosts")
         case NodeRequestCode.NOT_COORDINATOR:
-            raise Refused(f"{host} is no coordinator", remedy="set spec.mode of its Hypervisor, and join it as one")
+            raise Refused(f"{host} is no coordinator", remedy=f"outlive host promote {host}, and join it as one")
         case NodeRequestCode.NOT_ACTIVE:
             raise Refused(f"the daemon of {host} does not run", remedy="start it first")
         case NodeRequestCode.ALREADY:

@@ -205,8 +205,7 @@ async def _departed(store: Store, host: str) -> _Departed | None:
         return _Departed(
             said,
             "its VMs wait for it, by its shutdown policy (freeze)",
-            f"switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
-            "failover",
+            f"switch {host} on; or, to have them recovered elsewhere: outlive host shutdown-policy {host} failover",
         )
     if planned:
         return _Departed(
@@ -295,7 +294,7 @@ def _against(rules: Iterable[Reason]) -> Iterator[Link]:
 
 
 def _remedy_of_rules(vm: VirtualMachine, broken: list[Reason]) -> str:
-    move = f"outlive request {vm.name} move brings it to a host that its rules allow, where one has room"
+    move = f"outlive vm move {vm.name} brings it to a host that its rules allow, where one has room"
     return move if broken else ""
 
 

@@ -53,7 +53,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     """Failure domains that may be fenced within ``fences_window_s`` without a release."""
     fences_window_s: float = 600.0
     release: str = ""
-    """An operator changes it to let fencing go on after a storm or the limit."""
+    """An operator changes it to let fencing go on after a storm or the limit (``outlive fence release``)."""
     proofs: int = 1
     """Kinds of proof that must agree before a host counts as dead."""
     answer_limit_s: float | None = None

@@ -53,6 +53,15 @@ def value_at(obj: Any, path: str) -> Any:
     return value
 
 
+DISPLAY_COLUMN = "Display name"
+"""Title of the column with the name by which people call an object."""
+
+
+def names(obj: Resource) -> list[Cell]:
+    """The name by which people call the object, where its kind has such names, and that of the object."""
+    return [*([cell(obj, obj.info.display)] if obj.info.display else []), obj.name]
+
+
 def cell(obj: Resource, path: str) -> Cell:
     """What a table prints of the path: numbers and truths as they are, everything else as text, nothing as ``""``."""
     return _cell(value_at(obj, path))

@@ -92,7 +92,7 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     operator_proof: str = ""
     """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
     trust_again: str = ""
-    """An operator changes it to have distrusted kinds of proof trusted again."""
+    """An operator changes it to have distrusted kinds of proof trusted again (``outlive host trust``)."""
     requested: str = ""
     """``<epoch>@<uid>|<name>|<reason>``: somebody asks for this host to be fenced, silent or not; the epoch is of the
     Membership of that uid."""

@@ -156,6 +156,8 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Spec and status are written apart; a kind without halves is one document."""
     writers: Writers
     quota: Quota = Quota()
+    display: str = ""
+    """Path of the name by which people call the object, which tables print before that of the object."""
     columns: tuple[tuple[str, str, int], ...] = ()
     """Printed columns: title, JSON path such as ``.status.host``, priority (0 always, 1 only in the wide view)."""
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect as types
 
 from outlive.resources import GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
-from outlive.resources.columns import parse_path
+from outlive.resources.columns import DISPLAY_COLUMN, parse_path
 from outlive.resources.list_limits import limit_of
 
 Schema = dict[str, Any]
@@ -81,6 +81,8 @@ def kind_schema(kind: type[Resource]) -> Schema:
 def printer_columns(kind: type[Resource]) -> list[Schema]:
     """The columns that are printed in tables, with their types; the age comes last."""
     columns: list[Schema] = []
+    if kind.info.display:
+        columns.append({"name": DISPLAY_COLUMN, "type": "string", "jsonPath": kind.info.display})
     schema = kind_schema(kind)
     for title, path, priority in kind.info.columns:
         column: Schema = {"name": title, "type": column_type(schema, path), "jsonPath": path}

@@ -392,6 +392,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
             deletes=("users", "import", "mirror"),
             labels="except-host",
         ),
+        display=".spec.displayName",
         columns=(
             ("Host", ".status.assigned.hypervisor", 0),
             ("Phase", ".status.phase", 0),

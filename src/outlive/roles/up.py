@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, NotFound, Unavailable
+from outlive.base.errors import AlreadyExists, BadInput, NotFound, Unavailable
 from outlive.base.ids import Ids
 from outlive.base.phrases import listing
 from outlive.base.random import Random
@@ -79,6 +79,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 from outlive.store.local import LocalStore
+from outlive.store.naming import MATCHES, beginning, matching, names_of
 from outlive.store.selectors import Selector
 
 REBALANCE_TASK = "rebalance"
@@ -287,6 +288,25 @@ class UpRole:
             if number % OVERVIEW_TURN == 0:
                 await self._clock.sleep(0)
         return [msgspec.to_builtins(row) for row in found.rows(informers.capacities.items())]
+
+    async def names(self, query: Mapping[str, str]) -> list[Any]:
+        """Which VMs or hosts (``kind``) are called so: ``name`` with ``projects``, ``prefix``, or ``ids``."""
+        informers: dict[str, Informer[Any]] = {
+            VirtualMachine.info.plural: self.informers.vms,
+            Hypervisor.info.plural: self.informers.hypervisors,
+        }
+        kind = query.get("kind", "")
+        if kind not in informers:
+            raise BadInput(f"{kind[:80]!r} has no names here", place="kind", remedy=f"one of {', '.join(informers)}")
+        known = map(names_of, informers[kind].items())
+        if "ids" in query:
+            wanted = set(query["ids"].split(",")[:MATCHES])
+            found = [one for one in known if one.id in wanted]
+        elif "name" in query:
+            found = matching(known, query["name"], frozenset(filter(None, query.get("projects", "").split(","))))
+        else:
+            found = beginning(known, query.get("prefix", ""))
+        return [msgspec.to_builtins(one) for one in found]
 
     async def repair_commitments(self) -> list[Any]:
         """Repair what is said differently of commitments, where that is safe; what that was."""

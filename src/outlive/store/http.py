@@ -176,9 +176,9 @@ class HttpStore:
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
         return object_of(KINDS[ref.kind], raw, writing=True)
 
-    async def question(self, path: str) -> Any:
+    async def question(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
         """What the server answers about itself at a path such as ``/faults``; ``NotFound`` where it knows none."""
-        return decoded(Any, await self._call("GET", path, base=self._server))
+        return decoded(Any, await self._call("GET", path, parameters, base=self._server))
 
     async def command(self, path: str, body: Any) -> Any:
         """Have the server do something at a path that is no resource; ``NotFound`` where it knows none."""

@@ -168,41 +168,58 @@ def test_disagreements_are_a_no_and_are_not_repaired_in_a_file(cloud: Path, tmp_
     code, text = said(tmp_path, "check")
     assert code == 1
     assert "slots-short" in text
-    assert said(tmp_path, "check", "--repair")[0] == 2
+    assert said(tmp_path, "check", "--apply")[0] == 2
+
+
+@pytest.mark.parametrize("amount", ["0", "0Gi", "0cores"])
+def test_nothing_is_no_amount_to_commit_to(cloud: Path, amount: str) -> None:
+    code, text = said(cloud, "explain", "--project", "p1", "--group", "g", "--zone", "zone-a", "--amount", amount)
+    assert (code, "commits to nothing" in text) == (3, True), text
+
+
+def test_a_zone_that_no_host_is_in_is_named_with_the_nearest(cloud: Path) -> None:
+    for words in (
+        ("explain", "--project", "p1", "--group", "g", "--zone", "zone-aa", "--amount", "2"),
+        ("whatif", "--add", "p3:g:zone-aa:2"),
+    ):
+        code, text = said(cloud, *words)
+        assert code == 4, text
+        assert "there is no zone 'zone-aa'" in text
+        assert "did you mean zone-a?" in text
 
 
 def test_what_if_a_host_dies_those_who_lose_slots_are_named(cloud: Path) -> None:
-    code, text = said(cloud, "what-if", "--lose", "h2")
+    code, text = said(cloud, "whatif", "--lose", "h2")
     assert code == 1
     assert "Cannot be had:" in text
-    answer = document(cloud, "what-if", "--lose", "h2")
+    answer = document(cloud, "whatif", "--lose", "h2")
     assert [one["uuid"] for one in answer["refused"]] == ["large-1"]
     assert [one["uuid"] for one in answer["accepted"]] == ["small-1"]
 
 
 def test_what_if_any_host_dies_those_who_could_not_be_filled_are_named(cloud: Path) -> None:
-    code, text = said(cloud, "what-if", "--any-host")
+    code, text = said(cloud, "whatif", "--any-host")
     assert (code, "2 commitments could not be filled" in text) == (1, True)
-    found = {(one["host"], one["commitment"]) for one in document(cloud, "what-if", "--any-host")}
+    found = {(one["host"], one["commitment"]) for one in document(cloud, "whatif", "--any-host")}
     assert found == {("h1", "large-1"), ("h1", "small-1"), ("h2", "large-1")}
-    code, text = said(cloud, "what-if", "--any-host", "--without", "large-1")
+    code, text = said(cloud, "whatif", "--any-host", "--without", "large-1")
     assert (code, "every confirmed commitment can be filled" in text) == (0, True)
-    assert said(cloud, "what-if", "--any-host", "--add", "p3:g:zone-a:2")[0] == 2
+    assert said(cloud, "whatif", "--any-host", "--add", "p3:g:zone-a:2")[0] == 2
 
 
 def test_what_if_takes_further_commitments_in_their_order(cloud: Path) -> None:
-    answer = document(cloud, "what-if", "--add", "p3:g:zone-a:2", "--add", "p3:g:zone-a:2")
+    answer = document(cloud, "whatif", "--add", "p3:g:zone-a:2", "--add", "p3:g:zone-a:2")
     assert [one["uuid"] for one in answer["accepted"] if one["hypothetical"]] == ["what-if-1"]
     assert [one["uuid"] for one in answer["refused"]] == ["what-if-2"]
-    freed = document(cloud, "what-if", "--without", "large-1", "--add", "p3:g:zone-a:2", "--add", "p3:g:zone-a:2")
+    freed = document(cloud, "whatif", "--without", "large-1", "--add", "p3:g:zone-a:2", "--add", "p3:g:zone-a:2")
     assert freed["refused"] == []
 
 
 def test_what_if_flavors_are_others(cloud: Path) -> None:
-    ask = ("what-if", "--add", "p3:x:zone-a:12Gi", "--flavor", "x12=2,12Gi,x")
+    ask = ("whatif", "--add", "p3:x:zone-a:12Gi", "--flavor", "x12=2,12Gi,x")
     assert said(cloud, *ask)[0] == 0
     gone = [word for one in FLAVORS for word in ("--flavor", f"{one.name}=")]
-    code, text = said(cloud, "what-if", *gone)
+    code, text = said(cloud, "whatif", *gone)
     assert code == 1
     assert "flavor group not found: g" in text
 
@@ -220,7 +237,7 @@ def test_what_if_flavors_are_others(cloud: Path) -> None:
     ],
 )
 def test_what_if_says_what_it_does_not_understand(cloud: Path, words: tuple[str, ...], code: int) -> None:
-    assert said(cloud, "what-if", *words)[0] == code
+    assert said(cloud, "whatif", *words)[0] == code
 
 
 def test_commitments_are_only_made_by_a_server(cloud: Path) -> None:

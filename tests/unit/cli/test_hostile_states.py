@@ -58,7 +58,7 @@ def test_a_lonely_host_is_told_to_be_too_few_not_that_placement_is_away(alone: P
     [
         ("", "", ("--failures", "5"), "There is nothing that could fail."),
         ("h1,z,64,256Gi\n", "", ("--failures", "5"), "There is only 1 host; it fails."),
-        ("h1,z,64,256Gi\n", "v1,f,4,8Gi,h1\n", ("--hosts", "h1"), "1 VM that needs slots goes down: 0 with"),
+        ("h1,z,64,256Gi\n", "v1,f,4,8Gi,h1\n", ("h1",), "1 VM that needs slots goes down: 0 with"),
     ],
 )
 def test_failures_of_hardly_anything(tmp_path: Path, hosts: str, vms: str, asked: tuple[str, ...], words: str) -> None:

@@ -36,7 +36,7 @@ def announce(directory: Path, pid: int, process: str) -> None:
 
 
 def token_for(access: Access, address: str) -> str:
-    return access._token(address, access._own_server(address))
+    return access._token(address, access.own_server(address))
 
 
 @pytest.mark.parametrize("address", [URL, f"{URL}/", "https://CTL.example:8443"])

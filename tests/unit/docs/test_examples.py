@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from outlive.api.admission import admitted
+from outlive.cli.commands import DefaultGroup
 from outlive.cli.main import COMMANDS
 from outlive.resources import KINDS
 from outlive.resources.codec import decode_document
@@ -70,6 +71,8 @@ def mistake_in(words: list[str]) -> str:
         return "no such command"
     command, rest = loaded(words[0]), words[1:]
     while below := getattr(command, "commands", {}):
+        if isinstance(command, DefaultGroup) and rest and rest[0] not in below:
+            rest = [next(iter(below)), *rest]
         if not rest or rest[0].startswith("-"):
             break
         if rest[0] not in below:

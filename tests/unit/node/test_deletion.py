@@ -16,7 +16,7 @@ from outlive.base.random import Random
 from outlive.node.membership.holders import ENTER, HOLD, HoldView, Me, MoveView
 from outlive.node.operator import request_vm
 from outlive.node.permissions import HostWriter, host_refusal
-from outlive.node.vm.operator import find_vm, shown_state, undefine_vm
+from outlive.node.vm.operator import shown_state, undefine_vm
 from outlive.node.vm.states import VmState, deletion_of, state_of, wanted
 from outlive.placement.vms import view_of_resource
 from outlive.recovery.states import REMOVE, RemoveView
@@ -38,6 +38,7 @@ from outlive.resources.vms import RUN_FINALIZER
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 from outlive.store import Upsert
+from outlive.store.naming import find_vm
 
 IDS = SeededIds(Random(1))
 ME = Me(host="kvm-1", uid="uid-1", epoch=1)

@@ -23,7 +23,7 @@ def test_nobody_is_condemned_while_more_than_half_of_the_domains_are_silent():
             s.silence(*names[2:])
             await asyncio.sleep(60)
             assert await list_revoked(s, names) == []
-            assert "spec.fencing.release" in (await s.faults())["storm-hold.default"].remedy
+            assert "outlive fence release" in (await s.faults())["storm-hold.default"].remedy
             for name in names[2:6]:
                 s.renew(name)
             await s.until_dead("h6", limit_s=30)

@@ -17,7 +17,6 @@ from outlive.node.operator import request_vm
 from outlive.node.vm.operator import (
     at_rest,
     change_vm,
-    find_vm,
     follow_request,
     outcome_of,
     rename_vm,
@@ -28,6 +27,7 @@ from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineSt
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
+from outlive.store.naming import find_vm
 
 IDS = SeededIds(Random(7))
 
@@ -164,7 +164,7 @@ def test_what_is_wanted_of_a_vm_is_changed_though_its_daemon_reports_in_the_same
 def test_display_names_are_found_where_only_one_has_them() -> None:
     store = store_of(vm("a", "web"), vm("b", "db"), vm("c", "db"))
     assert run(find_vm(store, "web")).name == "a"
-    with pytest.raises(Refused, match="2 VMs are called 'db': b and c"):
+    with pytest.raises(BadInput, match=r"'db' is the name of several: db \(b\) and db \(c\)"):
         run(find_vm(store, "db"))
     with pytest.raises(NotFound, match="no VM 'Not There'"):
         run(find_vm(store, "Not There"))

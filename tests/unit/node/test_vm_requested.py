@@ -92,7 +92,7 @@ def test_a_daemon_answers_also_where_the_document_of_its_host_is_lost() -> None:
 
 def test_the_fault_of_a_failed_vm_names_the_command() -> None:
     (fault,) = active_faults((FAILED,), ())
-    assert fault.message.remedy == "remove the cause, then: outlive request a start"
+    assert fault.message.remedy == "remove the cause, then: outlive vm start a"
 
 
 # A VM that is to be disabled is, whatever happens to its daemon meanwhile.
@@ -118,7 +118,7 @@ def test_vm_is_disabled_though_its_daemon_is_killed_after_it_was_stopped_for_tha
 
 @pytest.mark.parametrize("verb", ["stop", "disable"])
 def test_vm_that_is_stopped_while_it_moves_live_does_not_run_on(verb: str) -> None:
-    """As ``outlive request`` asks for it: nothing but the request is written."""
+    """As ``outlive vm VERB`` asks for it: nothing but the request is written."""
 
     async def story(world: World) -> None:
         await world.do("move", {"vm": "vm-1", "to": "kvm-2", "live": True})

@@ -101,6 +101,6 @@ def test_why_names_hard_and_soft_rules_that_a_vm_runs_against_and_what_helps() -
         answer = await why(cloud.memory, "a")
         said = [one.text for one in answer.chain if "runs against a rule" in one.text]
         assert all(word in text for word, text in zip(("hostLimit", "group db", "group web"), said, strict=True))
-        assert answer.remedy.startswith("outlive request a move")
+        assert answer.remedy.startswith("outlive vm move a")
 
     play(story)

@@ -257,7 +257,7 @@ def test_nothing_is_recovered_while_hosts_have_not_joined_since_a_restored_backu
     found = plan([vm("a")], [slot("s1", "h1", "a")], live("h1"), paused=True, waits_for=("h7",), incarnation="new")
     assert (only(found).kind, only(found).reason.code) == (ActionKind.HOLD, "store-restored")
     assert "h7" in only(found).message.text
-    assert "confirmedIncarnation" in only(found).message.remedy
+    assert "outlive restore --confirm" in only(found).message.remedy
 
 
 def test_host_that_is_back_is_left_to_start_its_own_vms() -> None:
@@ -457,7 +457,7 @@ def test_vm_that_is_to_be_held_waits_for_a_user_and_then_takes_its_slot() -> Non
     slots = [slot("s1", "h1", "a")]
     action = only(plan([vm("a", mode="hold")], slots, live("h1")))
     assert (action.kind, action.reason.code, action.host) == (ActionKind.HOLD, "kept-down", "dead")
-    assert action.message.remedy == "outlive request a start"
+    assert action.message.remedy == "outlive vm start a"
     begun = {"mode": "hold", "unfinished": True}
     assert only(plan([vm("a", **begun)], slots, live("h1", "dead"))).reason.code == "kept-down"
     assert only(plan([vm("a", **begun, asked=True)], slots, live("h1"))).slot == "s1"

@@ -99,6 +99,8 @@ def test_there_is_a_manifest_for_every_kind() -> None:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_every_column_leads_somewhere(kind: type[Resource]) -> None:
     columns = printer_columns(kind)
+    if kind.info.display:
+        assert columns.pop(0)["jsonPath"] == kind.info.display
     assert [column["name"] for column in columns[:-1]] == [title for title, _, _ in kind.info.columns]
     assert columns[-1]["type"] == "date"
     for column, (_, path, priority) in zip(columns, kind.info.columns, strict=False):

@@ -31,7 +31,6 @@ from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, V
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
 from outlive.resources.devices import NO_DISK, attached, detached, device_of
 from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
-from outlive.resources.meta import check_name as check_object_name
 from outlive.resources.reasons import VmReason
 from outlive.resources.vms import MigrationPhase, RecoveryPhase, Request
 from outlive.store import Store, list_all
@@ -49,30 +48,6 @@ PROTECTED: Final = "protected"
 DONE: Final = frozenset({VmRequestCode.ACCEPTED, VmRequestCode.MADE_PERMANENT})
 
 _replace = msgspec.structs.replace
-
-
-async def find_vm(store: Store, name: str) -> VirtualMachine:
-    """The VM of that object name, else the only one of that display name.
-
-    ``NotFound``; ``Refused`` where several VMs have that display name.
-    """
-    if _is_object_name(name) and (found := await read(store, VirtualMachine, name)) is not None:
-        return found
-    called = [one async for one in list_all(store, VirtualMachine) if one.spec.display_name == name]
-    if len(called) > 1:
-        names = listing(sorted(one.name for one in called), most=NAMED)
-        raise Refused(f"{len(called)} VMs are called {name[:80]!r}: {names}", remedy="name one of these")
-    if not called:
-        raise NotFound(f"there is no VM {name[:80]!r}", remedy="see outlive vm list")
-    return called[0]
-
-
-def _is_object_name(name: str) -> bool:
-    try:
-        check_object_name(name)
-    except Invalid:
-        return False
-    return True
 
 
 def called(vm: VirtualMachine) -> str:
@@ -450,7 +425,8 @@ async def rename_vm(store: Store, clock: Clock, vm: VirtualMachine, name: str) -
             raise NotFound(f"there is no VM {vm.name!r}", remedy="see outlive vm list")
         if not at_rest(found):
             raise Refused(
-                f"{called(found)} is not stopped: {progress_of(found)}", remedy=f"outlive vm stop {vm.name} -w, first"
+                f"{called(found)} is not stopped: {progress_of(found)}",
+                remedy=f"first: outlive vm stop {vm.name} --wait",
             )
         return _replace(found, spec=_replace(found.spec, display_name=name))
 

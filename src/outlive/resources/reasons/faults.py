@@ -159,19 +159,18 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.FENCE_WAITS: FaultEntry(
         10,
         "{subject} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
-        "start the daemon of another coordinator, or set spec.mode of a living host to coordinator and restart its "
+        "start the daemon of another coordinator, or make a living one (outlive host promote HOST) and restart its "
         "daemon: it fences {subject} at once; or empty it (outlive drain {subject}) and switch it off",
     ),
     FaultCode.STORM_HOLD: FaultEntry(
         50,
         "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
-        "look at the network between hosts and store; if the hosts are really dead, change spec.fencing.release of "
-        "Cluster/default",
+        "look at the network between hosts and store; if the hosts are really dead: outlive fence release --reason ...",
     ),
     FaultCode.RATE_HOLD: FaultEntry(
         50,
         "{host} is silent and is not condemned: {limit} failure domains were fenced within {window_s:g} s",
-        "see what goes on; then change spec.fencing.release of Cluster/default",
+        "see what goes on; then, if the hosts are really dead: outlive fence release --reason ...",
     ),
     FaultCode.POWER_UNREACHABLE: FaultEntry(
         10,
@@ -181,7 +180,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.PROOF_CONTRADICTED: FaultEntry(
         50,
         "{subject} was proven dead by {kinds}, and still ran virtual machines",
-        "find out why {kinds} was wrong; it is not trusted for this host until spec.fencing.trustAgain changes",
+        "find out why {kinds} was wrong; it is not trusted for this host until: outlive host trust {subject} KIND",
     ),
     FaultCode.CUT_FAILING: FaultEntry(
         50,
@@ -282,7 +281,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     ),
     FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
-        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive request {subject} start"
+        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive vm start {subject}"
     ),
     FaultCode.DELETION_WAITS: FaultEntry(5, "{why}", "{remedy}"),
     FaultCode.RULES_CONTRADICT: FaultEntry(5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"),
@@ -290,12 +289,12 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         30,
         _restored,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
-        "fence HOST --confirm-off; or, for all of them, set confirmedIncarnation of Cluster/default to {incarnation}",
+        "fence HOST --confirm-off; or, once all of them run nothing: outlive restore --confirm HOST,...",
     ),
     FaultCode.NO_COORDINATOR: FaultEntry(
         30,
         "no coordinator lives: a host that dies is not fenced, and one that is isolated stays so",
-        "start the daemon of a coordinator; or set spec.mode of a living host to coordinator and restart its daemon",
+        "start the daemon of a coordinator; or outlive host promote HOST, of a living one, and restart its daemon",
     ),
     FaultCode.CLUSTER_DISARMED: FaultEntry(
         10,

@@ -147,13 +147,12 @@ TABLE: Final[Table] = {
     ),
     HoldReason.UNATTENDED: Template(
         "{host} is silent, and no coordinator lives that could prove that it is off",
-        "start the daemon of a coordinator, or of {host}; or set spec.mode of a living host to coordinator and restart "
+        "start the daemon of a coordinator, or of {host}; or outlive host promote HOST, of a living one, and restart "
         "its daemon",
     ),
     HoldReason.STORE_RESTORED: Template(
         "the cluster is paused, because the store went back to an earlier state, and waits for {count}: {hosts}",
-        "start their daemons; or, once you know that they run nothing, set confirmedIncarnation of Cluster/default to "
-        "{incarnation}",
+        "start their daemons; or, once you know that they all run nothing: outlive restore --confirm HOST,...",
     ),
     HoldReason.CLUSTER_DISARMED: Template(
         "the cluster is disarmed ({mode}), so nothing is recovered", "outlive arm --cluster, once the work is done"
@@ -173,8 +172,7 @@ TABLE: Final[Table] = {
     ),
     HoldReason.HOST_AWAITED: Template(
         "{host} went down in good order, and by its shutdown policy (freeze) its VMs wait for it",
-        "switch {host} on; or, to have them recovered elsewhere, set spec.shutdownPolicy of Hypervisor {host} to "
-        "failover",
+        "switch {host} on; or, to have them recovered elsewhere: outlive host shutdown-policy {host} failover",
     ),
     HoldReason.HOST_NOT_JOINED: Template(
         "{host}, which it is assigned to, has no Membership and starts nothing",
@@ -186,15 +184,15 @@ TABLE: Final[Table] = {
     ),
     HoldReason.RELOCATION_LIMIT: Template(
         "it was refused or not started by {hosts}{why}, and its policy lets placement try no more than {limit} hosts",
-        "see why they refused it, then: outlive request {name} start; placement tries the next host after a while",
+        "see why they refused it, then: outlive vm start {name}; placement tries the next host after a while",
     ),
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
-        "outlive request {name} start",
+        "outlive vm start {name}",
     ),
     HoldReason.BRINGS_DOWN_HOSTS: Template(
         "{hosts} died, each soon after it was started there; it may be what brings them down",
-        "see why these hosts died; if it was not this VM: outlive request {name} start",
+        "see why these hosts died; if it was not this VM: outlive vm start {name}",
     ),
     HoldReason.NO_ROOM: Template(
         "{slots}, and no living host that it may run on has room for it",

@@ -177,7 +177,7 @@ TABLE: Final[Table] = {
     VmReason.DEVICE_REFUSED: Template("{error}", "see its definition, its guest, and libvirt's log on its host"),
     VmReason.AGAINST_AFFINITY: Template(
         "{why}",
-        "move it to a host that its rules allow (outlive request VM move), or change the rule; then request its start",
+        "move it to a host that its rules allow (outlive vm move VM), or change the rule; then request its start",
     ),
     VmReason.FOREIGN_DOMAIN: Template(
         "domains that Outlive did not make run on its host and may be VMs of the cluster: {domains}",
