@@ -8,6 +8,7 @@ import pty
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -243,3 +244,70 @@ def test_a_hypervisor_that_is_too_old_is_named_with_what_is_needed() -> None:
             await Service("test:///default", threads=2, limit_s=10).ask(lambda connection: connection.getVersion())
 
     asyncio.run(asked())
+
+
+GUEST = """<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>16</memory><vcpu>1</vcpu>
+<os><type arch='x86_64' machine='pc'>hvm</type></os>
+<devices><disk type='file' device='disk'><driver name='qemu' type='raw' cache='none'/><source file='{disk}'/>
+<target dev='vda' bus='virtio'/></disk></devices></domain>"""
+HOLDER = """import fcntl, struct, sys, time
+file = open(sys.argv[1], "r+b")
+fcntl.fcntl(file, 38, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 100, 1, 0))
+fcntl.fcntl(file, 38, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 200, 1, 0))
+print("locked", flush=True)
+time.sleep(600)
+"""
+"""Takes the locks that QEMU takes (``F_OFD_SETLK``)."""
+
+
+def _defined(single: Single, name: str, number: int, disk: Path) -> str:
+    uuid = f"11111111-2222-4333-8444-{number:012d}"
+    file = single.state / f"{name}.xml"
+    file.write_text(GUEST.format(name=name, uuid=uuid, disk=disk))
+    vm_verb(single, "define", str(file), "--wait")
+    return uuid
+
+
+def _is_down_without_a_hold(single: Single, uuid: str, reason: str) -> bool:
+    status = single.outlive("get", "vm", uuid)["status"]
+    return (status["phase"], status["reason"], status.get("holders", [])) == ("fail", reason, [])
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Path:
+    folder = tmp_path / "disks"
+    folder.mkdir()
+    (folder / "other.raw").write_bytes(b"\0" * 4096)
+    return folder
+
+
+def test_a_start_without_its_disk_fails_at_once_with_the_reason_and_succeeds_once_the_disk_is_there(
+    single: Single, disks: Path
+) -> None:
+    disk = disks / "web.raw"
+    uuid = _defined(single, "web", 1, disk)
+    began = time.monotonic()
+    with pytest.raises(LabError, match=f"web: start failed on host-1: disk file:{disk} does not exist"):
+        vm_verb(single, "start", "web", "--wait")
+    assert time.monotonic() - began < 30
+    assert _is_down_without_a_hold(single, uuid, "disk-missing")
+    disk.write_bytes(b"\0" * 4096)
+    assert "runs" in vm_verb(single, "start", "web", "--wait")
+    vm_verb(single, "stop", "web", "--wait")
+
+
+def test_a_start_whose_disk_a_stranger_has_locked_fails_at_once_and_leaves_no_hold(single: Single, disks: Path) -> None:
+    disk = disks / "other.raw"
+    uuid = _defined(single, "db", 2, disk)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(disk)], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"locked\n"
+            with pytest.raises(LabError, match=r"db: start failed on host-1: lock image of .* says that somebody else"):
+                vm_verb(single, "start", "db", "--wait")
+        finally:
+            holder.kill()
+    assert _is_down_without_a_hold(single, uuid, "lock-foreign")
+    assert not single.events("vm.worker_crashed")
+    assert "runs" in vm_verb(single, "start", "db", "--wait")
+    vm_verb(single, "stop", "db", "--wait")

@@ -9,8 +9,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
+import msgspec
 import typer
 
 from outlive.cli.host import SAME_AS
@@ -28,6 +29,7 @@ from outlive.node.ports import (
 from outlive.resources import KINDS, Resource
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
+from outlive.simulation.verbs import VERBS
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 MARKER: Final = "<!-- Generated from the code below this line; do not edit. -->\n"
@@ -84,6 +86,39 @@ def _plain(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def verbs_text() -> str:
+    """All verbs of timelines with their fields, as Markdown."""
+    lines = ["", "| verb | fields | what happens |", "|---|---|---|"]
+    for word, verb in sorted(VERBS.items()):
+        if verb.act.__module__.startswith("outlive."):
+            about = " ".join((inspect.getdoc(verb.act) or "").split())
+            lines.append(
+                f"| `{word}` | {_fields(verb.arguments)} | {_cell(f'{_happens(verb.sentence)}. {about}'.strip())} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+SPOKEN: Final = {"who": "a host", "vms": "VMs", "to": "a host", "name": "somebody", "s": "s"}
+"""What stands for the parts of a sentence of a story; others go, with what leads to them."""
+
+
+def _happens(sentence: str) -> str:
+    spoken = re.sub(r"\{(\w+)\}", lambda part: SPOKEN.get(part[1], part[0]), sentence)
+    return re.sub(r":? ?\{\w+\}", "", spoken)
+
+
+def _fields(arguments: type[msgspec.Struct]) -> str:
+    shown = []
+    for field in msgspec.structs.fields(arguments):
+        kind = field.type
+        words = get_args(kind) if get_origin(kind) is Literal else ()
+        text = f"`{field.encode_name}`"
+        if words:
+            text += f" ({', '.join(map(str, words))})"
+        shown.append(f"{text} (required)" if field.required else text)
+    return ", ".join(shown) or "none"
 
 
 class ShownCommand(NamedTuple):
@@ -237,6 +272,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_text,
     "drivers.md": ports_text,
     "resources.md": kinds_text,
+    "../operating/simulating.md": verbs_text,
     "../design/commands.md": tree_text,
 }
 PAGES: Final = (*GENERATED, "configuration.md")

@@ -28,6 +28,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
+from outlive.resources.vm_states import is_down_for_good
 from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.faults import health
 from outlive.store import list_all
@@ -86,9 +87,7 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "known": len(vms),
         "protected": coverage["required"],
         "covered": coverage["covered"],
-        "unreportedVms": len(
-            {vm.name for vm in vms if vm.spec.power_state == "running"} - {one.name for one in reported}
-        ),
+        "unreportedVms": len({vm.name for vm in vms if not is_down_for_good(vm)} - {one.name for one in reported}),
         "coverage": coverage,
         "fullProtection": _full_protection(recorded, reported),
         "health": health(faults),

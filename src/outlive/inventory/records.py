@@ -14,20 +14,15 @@ import msgspec
 
 from outlive.inventory.power_states import GuestPower
 from outlive.resources import Aggregate, Amounts
+from outlive.resources.amounts import MOST, size_problems
 from outlive.resources.documents import Problems
 from outlive.resources.meta import object_name
 from outlive.resources.reasons import Reason
 
-CPU_MILLI_LIMIT: Final = 8_192_000
-"""The most CPU that a host or VM may have: 8,192 cores."""
-MEMORY_BYTES_LIMIT: Final = 2**50
-"""The most memory that a host or VM may have: 1 PiB."""
 HOST_MEMORY_LEAST: Final = 512 * 2**20
 """The least memory of a host; less is a number in another unit."""
 VM_MEMORY_LEAST: Final = 16 * 2**20
-"""The least memory of a VM."""
-OTHER_LIMIT: Final = 2**50
-"""The most of any other resource."""
+"""The least memory of a VM of an inventory."""
 IMPORT_HOSTS_LIMIT: Final = 100_000
 """Hosts of one import."""
 IMPORT_VMS_LIMIT: Final = 2_000_000
@@ -181,26 +176,22 @@ def check_amounts(
     amounts: Amounts, place: str, problems: Problems, *, what: str, memory_least: int = VM_MEMORY_LEAST
 ) -> None:
     """Note what is absurd about the amounts of a host or VM: nothing, negative, or not those of any machine."""
-    limits = {"cpu": CPU_MILLI_LIMIT, "memory": MEMORY_BYTES_LIMIT}
     for name in ("cpu", "memory"):
         if amounts.get(name, 0) == 0:
             problems.add(place, f"{what} has no {name}", "give a size above 0, or leave the row out")
-    for name, amount in amounts.items():
-        shown = amounts.wire()[name]
-        if amount < 0:
-            problems.add(place, f"{what} has a negative {name}: {shown}", "correct the value or its unit")
-        elif amount > limits.get(name, OTHER_LIMIT):
-            most = Amounts({name: limits.get(name, OTHER_LIMIT)}).wire()[name]
-            problems.add(place, f"{what} has {name} {shown}, more than any machine", _too_much(name, amount, most))
-        elif name == "memory" and 0 < amount < memory_least:
-            problems.add(place, f"{what} has memory {shown}, less than any machine", likely_unit(amount))
+    for name, problem, remedy in size_problems(amounts, memory_least=memory_least):
+        if amounts[name] != 0:
+            problems.add(place, f"{what} has {problem}", _unit_remedy(name, amounts[name], memory_least) or remedy)
 
 
-def _too_much(name: str, amount: int, most: str) -> str:
-    if name == "cpu":
+def _unit_remedy(name: str, amount: int, memory_least: int) -> str:
+    """The unit that the number likely has; empty where that is not what is wrong."""
+    if name == "memory" and 0 < amount < memory_least:
+        return likely_unit(amount)
+    if name == "cpu" and amount > MOST[name]:
         milli = f"if its numbers are thousandths of a core, which makes {amount / 1e6:g}, give that unit: cpu=COLUMN:m"
-        return f"at most {most}; {milli}"
-    return f"at most {most}; check the unit"
+        return f"at most {Amounts(cpu=MOST[name]).wire()[name]}; {milli}"
+    return ""
 
 
 def likely_unit(number: int) -> str:

@@ -25,6 +25,7 @@ from outlive.resources.hosts import StorageLoss
 from outlive.resources.policies import Limits, limits_of
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vm_states import wanted
 from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ class StorageWatch:
                     places=loss.places,
                     lost_for=max(0.0, now_s - loss.since_s),
                     action=limits.storage_lost,
-                    recovers=vm.spec.recovery.mode in ("", "restart") and vm.spec.power_state == "running",
+                    recovers=vm.spec.recovery.mode in ("", "restart") and wanted(vm),
                     required=await self._read_required(name) if limits.storage_lost == "fence" else None,
                     hangs=name in losses.hanging,
                 )

@@ -17,6 +17,7 @@ from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, AffinityRule, Amounts, VirtualMachine, VirtualMachineSpec
 from outlive.resources.meta import object_name
 from outlive.resources.policies import every_rule
+from outlive.resources.vm_states import is_down_for_good
 
 MILLI: Final = 1000
 """Milli-cores of a core."""
@@ -71,7 +72,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """Whether it is about to run on its host, so that it counts there while nobody reports it: it is being started,
     restarted or moved by our own daemons, or waits for its host to come back."""
     stopped: bool = False
-    """Whether it is not meant to run: then it needs no slots, and nobody misses it where it is not reported."""
+    """Whether nobody is to start it (``is_down_for_good``): then it needs no slots, and nobody misses it where no host
+    reports it."""
     deleting: bool = False
     """Whether somebody has deleted it, and it waits until no host may run it."""
     held: tuple[str, ...] = ()
@@ -269,7 +271,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         created_at=created.timestamp() if created else 0.0,
         source="resource",
         due=spec.power_state == "running" and not vm.deleting and vm.status.phase in DUE_PHASES,
-        stopped=vm.deleting or spec.power_state != "running",
+        stopped=is_down_for_good(vm),
         deleting=vm.deleting,
         held=_held(vm, host),
     )
@@ -304,11 +306,11 @@ def _place(vm: VirtualMachine) -> str:
 def _held(vm: VirtualMachine, place: str) -> tuple[str, ...]:
     """Who may run it, or waits for it in a move, once the host where it counts is among them.
 
-    Where nobody has an entry, its host alone may begin to run it.
+    Where nobody has an entry, its host alone may begin to run it, unless it is down for good.
     """
     hosts = {one.hypervisor for one in vm.status.holders}
     if not hosts and vm.host:
-        return (vm.host,)
+        return () if is_down_for_good(vm) else (vm.host,)
     return tuple(sorted(hosts)) if place in hosts else ()
 
 

@@ -144,6 +144,8 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     """Why the host that it is assigned to does not start it; empty: it has not said so."""
     blocked: str = ""
     """Why no host could start it now, as the host says that it is assigned to, which tries again."""
+    blocked_by_itself: bool = False
+    """Whether that is its own disk or definition, and nobody else has anything to end."""
     avoid: tuple[str, ...] = ()
     """Hosts that refused it, or let their time pass, in this recovery."""
     relocations: int = 0

@@ -189,7 +189,8 @@ class _Planner:
         if vm.arriving and vm.holders and bound:
             return _action(vm, ActionKind.PLACE, PlanReason.MOVED_THERE, host=host.name)
         if vm.blocked and bound:
-            return _action(vm, ActionKind.HOLD, HoldReason.DISK_LOCKED, host=host.name, why=vm.blocked)
+            code = HoldReason.CANNOT_START if vm.blocked_by_itself else HoldReason.DISK_LOCKED
+            return _action(vm, ActionKind.HOLD, code, host=host.name, why=vm.blocked)
         limit_s = self._view.start_limit_s
         if vm.waits_for and bound and vm.waited_s < limit_s + vm.wait_limit_s:
             return _action(vm, ActionKind.WAIT, PlanReason.WAITS_FOR_OTHERS, host=host.name, why=vm.waits_for)

@@ -59,7 +59,7 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import HypervisorStatus, is_only_emptied, lost_places, out_of_service
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
-from outlive.resources.reasons import HoldReason, Reason
+from outlive.resources.reasons import LOCKED, OF_EVERY_HOST, HoldReason, Reason
 from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
@@ -529,6 +529,7 @@ class RecoveryObserver:
             running=is_recovered(vm, members) and not any(dead(one, members) for one in status.holders),
             refusal=refusal,
             blocked=_blocked(vm) if begun is not None else "",
+            blocked_by_itself=begun is not None and _is_blocked_by_itself(vm),
             avoid=tuple(dict.fromkeys(avoid)),
             failed_hosts=failed,
             max_host_failures=limits.max_host_failures,
@@ -590,6 +591,11 @@ def _blocked(vm: VirtualMachine) -> str:
     """What the host that the VM is assigned to says is in every host's way."""
     said = rejection_here(vm)
     return said.message if said is not None and said.stays else ""
+
+
+def _is_blocked_by_itself(vm: VirtualMachine) -> bool:
+    said = rejection_here(vm)
+    return said is not None and said.stays and said.reason in OF_EVERY_HOST - LOCKED
 
 
 def _refuses(host: Hypervisor | None) -> str:

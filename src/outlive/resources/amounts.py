@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Final
 
 from outlive.base.errors import BadInput
 from outlive.base.quantity import format_bytes, format_milli, parse_bytes, parse_milli
 
 CPU = "cpu"
 MEMORY = "memory"
+MOST: Final[Mapping[str, int]] = {CPU: 8_192_000, MEMORY: 2**50}
+"""The most that a host or VM may have: 8,192 cores, and 1 PiB; of any other resource ``MOST_OF_OTHERS``."""
+MOST_OF_OTHERS: Final = 2**50
+LEAST_MEMORY: Final = 2**20
+"""The least memory of a host or VM: what has less was written in another unit."""
 
 
 class Amounts(Mapping[str, int]):
@@ -76,6 +82,30 @@ class Amounts(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Amounts({self.wire()!r})"
+
+
+def size_problems(amounts: Amounts, *, memory_least: int = LEAST_MEMORY) -> Iterator[tuple[str, str, str]]:
+    """What is impossible about the size of a host, a VM or a flavor: resource, problem (to follow "it has"), remedy.
+
+    The one rule for imports, ``outlive apply`` and the API. A resource that is left out is no problem here.
+    """
+    for name, amount in amounts.items():
+        shown, most = amounts.wire()[name], MOST.get(name, MOST_OF_OTHERS)
+        if amount < 0:
+            yield name, f"a negative {name}: {shown}", "correct the value or its unit"
+        elif amount > most:
+            yield (
+                name,
+                f"{name} {shown}, more than any machine",
+                f"at most {Amounts({name: most}).wire()[name]}; " + UNIT,
+            )
+        elif name in MOST and amount == 0:
+            yield name, f"no {name}", "give a size above 0"
+        elif name == MEMORY and amount < memory_least:
+            yield name, f"memory {shown}, less than any machine", f"at least {format_bytes(memory_least)}; " + UNIT
+
+
+UNIT: Final = "check the unit"
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
 from outlive.node.ports import CutReport, DiskLock
 from outlive.resources.definitions import image_key
@@ -48,6 +48,8 @@ class Disks:
         """What some servers have not heard of."""
         self._orders = 0
         self._locks: dict[str, DiskLock] = {}
+        self.removed: set[str] = set()
+        """Volumes that somebody has removed."""
         self._changed = changed
 
     def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
@@ -153,7 +155,10 @@ class Disks:
             del self._locks[volume]
 
     def locks(self, volumes: tuple[str, ...]) -> tuple[DiskLock, ...]:
-        """Locks of these volumes."""
+        """Locks of these volumes. ``NotFound`` for one that was removed."""
+        for volume in volumes:
+            if volume in self.removed:
+                raise NotFound(f"disk {volume} does not exist", remedy="create it")
         return tuple(self._locks[volume] for volume in volumes if volume in self._locks)
 
     def release(self, lock: DiskLock) -> None:

@@ -15,12 +15,12 @@ from outlive.base.errors import OutliveError, Refused, Unavailable
 from outlive.base.logging import get_logger
 from outlive.guard.states import State
 from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, MigrationSettings
-from outlive.resources import VirtualMachine
+from outlive.resources import CPU, MEMORY, Amounts, VirtualMachine
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.guards import SimGuard
 from outlive.simulation.history import History
-from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.hypervisors import SimDomain, SimHypervisor
 from outlive.simulation.machines import Machine
 from outlive.simulation.narration import narrate_end
 from outlive.simulation.process import Process, go
@@ -179,12 +179,18 @@ class SimHost:
         daemon: Callable[[SimHost, Process], Role],
         guarded: Callable[[str, State], None],
         history: History,
+        guests_use: dict[str, Amounts],
     ) -> None:
         """``guarded``: called once its guard was armed, or disarmed."""
         self.name = spec.name
         self.spec = spec
         self.machine = machine
         machine.load = self._load
+        machine.measured = self._measured
+        self.used: Amounts | None = None
+        """What is in use of it by others than its guests, as a timeline says."""
+        self.guests_use: dict[str, Amounts] = guests_use
+        """The same of each VM, wherever it runs; of others it is a share of their cores, and all of their memory."""
         self.hypervisor = hypervisor
         self.bmc = bmc
         self.paused = False
@@ -199,7 +205,21 @@ class SimHost:
 
     def _load(self) -> float:
         running = [one for one in self.hypervisor.domains.values() if one.state is DomainState.RUNNING]
-        return BUSY_SHARE * sum(one.cpu_milli for one in running) / 1000
+        busy_milli = sum(self._use_of(one).cpu_milli for one in running)
+        return (busy_milli + (self.used.cpu_milli if self.used is not None else 0)) / 1000
+
+    def _measured(self) -> Amounts | None:
+        domains = self.hypervisor.domains.values()
+        if self.used is None and not any(one.vm in self.guests_use for one in domains):
+            return None
+        running = [one for one in domains if one.state is DomainState.RUNNING]
+        return sum((self._use_of(one) for one in running), self.used or Amounts(cpu=0, memory=0))
+
+    def _use_of(self, domain: SimDomain) -> Amounts:
+        said = self.guests_use.get(domain.vm, Amounts())
+        return Amounts(
+            cpu=said.get(CPU, round(BUSY_SHARE * domain.cpu_milli)), memory=said.get(MEMORY, domain.memory_bytes)
+        )
 
     @property
     def services(self) -> tuple[Service, ...]:

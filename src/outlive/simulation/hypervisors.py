@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from outlive.base.errors import InUse, Refused, Unavailable, Unknown
+from outlive.base.errors import BadInput, InUse, Refused, Unavailable, Unknown
 from outlive.base.random import Random
 from outlive.node.ports import POST_COPY_STALL_S, DiskIo, Domain, DomainState
 from outlive.resources import VirtualMachine
@@ -515,9 +515,11 @@ class SimHypervisor:
 
     def _fail_start(self, vm: str) -> None:
         for key in (vm, "*"):
-            reason, times = self.faults.start_fails.get(key, ("", 0))
+            reason, times, definition = self.faults.start_fails.get(key, ("", 0, False))
             if times > 0:
-                self.faults.start_fails[key] = (reason, times - 1)
+                self.faults.start_fails[key] = (reason, times - 1, definition)
+                if definition:
+                    raise BadInput(f"{vm} does not start: {reason}", remedy="correct its definition")
                 raise Refused(f"{vm} does not start on {self.host}: {reason}", remedy="see the hypervisor's log")
 
     def _lose_answer(self) -> None:

@@ -185,6 +185,8 @@ class Machine:
         self.capacity = capacity
         self.load: Callable[[], float] = lambda: 0.0
         """How many cores its guests keep busy; said by whoever has the guests."""
+        self.measured: Callable[[], Amounts | None] = lambda: None
+        """What is in use of it, as its kernel would say; ``None``: nobody measures it. Said by its host as well."""
         self.remembered: Remembered | None = None
         self.disk_stall = 0.0
         """The share of time in which everything waits for its own disks."""
@@ -326,8 +328,8 @@ class MachineClient:
         return self._machine.load()
 
     def used(self) -> Amounts | None:
-        """Nobody measures it."""
-        return None
+        """What a timeline says that is in use, if it says so."""
+        return self._machine.measured()
 
     def disk_stall(self) -> float | None:
         """What its disks make everything wait."""
@@ -354,8 +356,8 @@ class Latencies:
 class HypervisorFaults:
     """What goes wrong on one host, until it is taken away."""
 
-    start_fails: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """VM (or ``*``) → the reason, and how often yet."""
+    start_fails: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
+    """VM (or ``*``) → the reason, how often yet, and whether that is in its definition."""
     slow_starts_s: float = 0.0
     """Added to each start."""
     ignores_shutdown: dict[str, bool] = field(default_factory=dict)

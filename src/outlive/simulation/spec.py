@@ -7,6 +7,7 @@ product, read by the product. What happens to the cluster is said elsewhere: in 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -47,6 +48,8 @@ def read_as(value: Any, kind: Callable[..., T], place: str, problems: Problems, 
     except (msgspec.ValidationError, BadInput):
         for one in mistakes(value, kind, dec_hook=_decode):
             known = f"there are {', '.join(one.known)}" if one.known else remedy
+            near = difflib.get_close_matches(str(one.at[-1]) if one.at else "", one.known, n=1)
+            known = f"do you mean {near[0]}? {known}" if near else known
             problems.add(f"{place}: {at_text(one.at)}" if one.at else place, one.text, known)
         return None
 

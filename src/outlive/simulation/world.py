@@ -79,6 +79,8 @@ class World:
         self.dead_disks: dict[str, DeadDisks] = {}
         """How guests of a host fare that does not reach the storage."""
         self.hung_duties: set[str] = set()
+        self.guests_use: dict[str, Amounts] = {}
+        """What VMs use of their hosts, as a timeline says."""
         """Hosts on which what the primary does does not end."""
         self.controllers: dict[str, Service] = {}
         self.rates = QUIET
@@ -337,6 +339,7 @@ class World:
             daemon=self.make_daemon,
             guarded=self.judge.guard,
             history=self.history,
+            guests_use=self.guests_use,
         )
         if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc

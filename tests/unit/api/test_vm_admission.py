@@ -149,6 +149,27 @@ def test_nothing_has_less_than_no_size(obj: Resource, what: str) -> None:
         admitted(obj)
 
 
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (Amounts(cpu=0), "no cpu"),
+        (Amounts(cpu=1_000_000_000_000), "at most 8192"),
+        (Amounts(memory=0), "no memory"),
+        (Amounts(memory=16 * 1024), "memory 16Ki, less than any machine"),
+        (Amounts(memory=2**60), "at most 1Pi"),
+        (Amounts(gpu=2**60), "more than any machine"),
+    ],
+)
+def test_impossible_sizes_are_refused_with_what_is_possible(size: Amounts, said: str) -> None:
+    vm = VirtualMachine(metadata=META, spec=VirtualMachineSpec(resources=size))
+    flavor = Flavor(metadata=META, spec=FlavorSpec(flavor_name="x", resources=size))
+    for obj in (vm, flavor):
+        with pytest.raises(Invalid) as raised:
+            admitted(obj)
+        assert said in str(raised.value)
+        assert "spec.resources." in str(raised.value)
+
+
 def test_vm_that_shares_a_disk_is_checked_beside_what_another_server_wrote_a_moment_ago() -> None:
     async def check() -> None:
         store = MemoryStore(SystemClock(), SystemIds())

@@ -100,9 +100,10 @@ def test_lock_of_a_host_that_has_no_name_keeps_a_virtual_machine_from_starting()
 @pytest.mark.parametrize(
     ("volume", "error", "said"),
     [
-        ("file:/nowhere/disk.raw", NotFound, "disk file:/nowhere/disk.raw does not exist"),
+        ("file:/etc/nowhere.raw", NotFound, "disk file:/etc/nowhere.raw does not exist"),
+        ("file:/nowhere/disk.raw", Unavailable, "its folder is empty or not there (mount it"),
         ("file:/tmp", Unavailable, "/tmp cannot be opened: it is no file"),
-        ("block:/dev/nowhere", NotFound, "disk block:/dev/nowhere does not exist"),
+        ("block:/dev/nowhere", Unavailable, "device /dev/nowhere is not on this host"),
         ("block:/etc/passwd", Unavailable, "/etc/passwd cannot be opened"),
         ("gluster:x", Unavailable, "nobody here knows the locks on disk 'gluster:x'"),
     ],

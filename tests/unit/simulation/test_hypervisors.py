@@ -97,7 +97,7 @@ def test_start_fails_as_often_as_told() -> None:
         bench = Bench()
         bench.boot()
         client = _client(bench, "h1")
-        bench.hypervisors["h1"].faults.start_fails["*"] = ("no hugepages", 1)
+        bench.hypervisors["h1"].faults.start_fails["*"] = ("no hugepages", 1, False)
         with pytest.raises(Refused, match="hugepages"):
             await client.create(small_vm(), run_id="r1", epoch=1)
         await client.create(small_vm(), run_id="r2", epoch=1)

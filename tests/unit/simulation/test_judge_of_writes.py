@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import Recovery, RecoveryStep
 from outlive.runtime.faults import ActiveFault, FaultRecorder
 from outlive.simulation.judges.judge import PACE_WRITES
-from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT
+from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT, REPORTS_TRAIL_S
 from outlive.simulation.stores import _author
 
 _replace = msgspec.structs.replace
@@ -76,6 +77,26 @@ def test_host_reports_a_fault_of_a_vm_that_is_not_its_own_only_while_it_does_not
 
     assert judged(story_of("Held")) == ["one-writer"]
     assert judged(story_of("Revoked")) == judged(story_of("Held", restored=True)) == []
+
+
+def test_host_may_report_a_fault_of_a_vm_that_has_only_just_left_it() -> None:
+    def story_of(later_s: float) -> Any:
+        async def story(bench: Bench) -> None:
+            bench.store.load([make_vm(make_holder("h2")), make_member("h3")])
+            bench.judge.truth.vm_left_s["h3", "vm-1"] = asyncio.get_running_loop().time()
+            await asyncio.sleep(later_s)
+            subject = ObjectRef(kind="VirtualMachine", name="vm-1")
+            lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
+            token = _author.set(author("h3", "daemon"))
+            try:
+                await FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3").record([lost])
+            finally:
+                _author.reset(token)
+
+        return story
+
+    assert judged(story_of(1)) == []
+    assert judged(story_of(REPORTS_TRAIL_S + 1)) == ["one-writer"]
 
 
 def test_lists_beyond_their_limits_are_found() -> None:

@@ -11,7 +11,11 @@ from outlive.simulation.spec import HostSpec, VmSpec, hosts_of
 from outlive.simulation.swarm import ANSWERS_S, GROUPS, run_seed, world_of
 from outlive.simulation.verbs import VERBS
 
-ONLY_STORIES = {"hog-daemon", "primary", "secondary", "hang-duty"}
+MEASURED = {"use-host", "use-vm", "resize-vm"}
+"""What is measured of hosts, and sizes of VMs: of what people simulate, and no fault."""
+DISKS = {"remove-disks", "restore-disks"}
+"""A VM that lost its disks for good is no story that ends well."""
+ONLY_STORIES = {"hog-daemon", "primary", "secondary", "hang-duty"} | MEASURED | DISKS
 """A seed's faults do the same under another name; and no coordinator of a seed stands for primary."""
 HEALING = {"confirm-incarnation", "accept-machine", "forget-membership"}
 """What the operator does who puts right at the end what nobody else can."""

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import libvirt
 
 from outlive.base.deadline import deadline
-from outlive.base.errors import InUse, OutliveError, Refused, Unavailable, Unknown
+from outlive.base.errors import BadInput, InUse, OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.base.processes import start_time
 from outlive.drivers.libvirt.consoles import make_log
@@ -56,6 +56,10 @@ STATES: Final = {
     "internal-error": DomainState.OFF,
 }
 """What QEMU says, and what that is; anything else is paused."""
+OF_DEFINITION: Final = frozenset(
+    {libvirt.VIR_ERR_XML_ERROR, libvirt.VIR_ERR_XML_DETAIL, libvirt.VIR_ERR_XML_INVALID_SCHEMA}
+)
+"""Errors of libvirt that say that the definition itself is wrong, whatever the host has."""
 IO_ERROR: Final = "io-error"
 """What QEMU says of a guest that it paused because a disk did not serve it."""
 GUESTS_SERVICE: Final = "libvirt-guests.service"
@@ -299,6 +303,8 @@ class LibvirtHypervisor:
                     f"{run.vm} may have started although libvirt failed", remedy="look what is there"
                 ) from None
             why = text_of(error) if isinstance(error, libvirt.libvirtError) else str(error)
+            if isinstance(error, libvirt.libvirtError) and error.get_error_code() in OF_DEFINITION:
+                raise BadInput(f"{run.vm} does not start: {why}", remedy="correct its definition") from None
             raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
         _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
 

@@ -31,6 +31,8 @@ class ImageLocks(msgspec.Struct, frozen=True):
     pids: tuple[int, ...] = ()
     error: str = ""
     missing: bool = False
+    empty: bool = False
+    """Whether the folder of a missing one is empty, or is not there."""
 
 
 class FileLocks:
@@ -57,7 +59,8 @@ class FileLocks:
         return None if is_own and not why else why
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
-        """Of one disk. ``NotFound``: there is none."""
+        """Of one disk. ``NotFound``: its file system has none. ``Unavailable`` also where this host may only lack it: a
+        device that is not there, or a file whose folder is empty, as that of a file system that is not mounted is."""
         kind, _, path = volume.partition(":")
         ended = await run([sys.executable, "-I", str(PROGRAM), kind, path], limit_s=self._limit_s)
         if ended.killed:
@@ -68,6 +71,12 @@ class FileLocks:
             found = msgspec.json.decode(ended.out, type=ImageLocks)
         except msgspec.DecodeError:
             raise Unavailable(f"the locks of {path} could not be read", remedy="see the log") from None
+        if found.missing and kind == "block":
+            raise Unavailable(f"device {path} is not on this host", remedy="connect it, or correct the VM's disks")
+        if found.missing and found.empty:
+            raise Unavailable(
+                f"{path} does not exist, and its folder is empty or not there", remedy="mount it, or create the disk"
+            )
         if found.missing:
             raise NotFound(f"disk {volume} does not exist", remedy="correct the VM's disks, mount it, or create it")
         if found.error:

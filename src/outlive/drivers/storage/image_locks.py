@@ -1,7 +1,8 @@
 """A program of its own: who has locked an image file, as JSON; it runs apart because a file system may not answer.
 
-``python -I image_locks.py file|block PATH`` prints ``{"error": TEXT}``, ``{"locked": false}`` or ``{"locked": true,
-"pids": [...]}`` with the processes of this host that have the file open. Standard library only.
+``python -I image_locks.py file|block PATH`` prints ``{"error": TEXT, "missing": BOOL, "empty": BOOL}``,
+``{"locked": false}`` or ``{"locked": true, "pids": [...]}`` with the processes of this host that have the file open.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ def look(path: str, is_device: bool) -> dict[str, object]:
         os.close(descriptor)
 
 
+def holds_files(path: str) -> bool:
+    """Whether the folder of the path has anything in it: that of a file system that is not mounted is empty."""
+    try:
+        return any(Path(path).parent.iterdir())
+    except OSError:
+        return False
+
+
 def locked(descriptor: int, start: int, length: int) -> bool:
     """Whether anybody else has a lock there, shared or not; nothing is locked by asking."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
@@ -63,5 +72,9 @@ if __name__ == "__main__":
     try:
         answer = look(sys.argv[2], sys.argv[1] == "block")
     except OSError as error:
-        answer = {"error": (error.strerror or "it failed").lower(), "missing": error.errno == errno.ENOENT}
+        answer = {
+            "error": (error.strerror or "it failed").lower(),
+            "missing": error.errno == errno.ENOENT,
+            "empty": not holds_files(sys.argv[2]),
+        }
     print(json.dumps(answer))

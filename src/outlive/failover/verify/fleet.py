@@ -37,6 +37,10 @@ SETTINGS_ANNOTATION: Final = "outlive.dev/settings"
 """On ``Cluster/default``: settings of the server that wrote the state, as JSON."""
 COMING_UP: Final = frozenset({"start", "restart", "migrate", "migrate-live", "unmigrate"})
 """Phases of a VM that is to run and may have no domain for a while."""
+DOWN: Final = frozenset({"stop", "shutdown", "disable", "fail"})
+"""Phases of a VM that nobody is to start …"""
+ENDED_BY_SPEC: Final = "stopped-by-spec"
+"""… unless only its spec had stopped it, which says otherwise by now."""
 WORKING: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
 """Conditions of a host whose slots can be used; one that is absent is well."""
 Room = tuple[int, int]
@@ -163,7 +167,7 @@ class StateFleet:
         if name in self._reported:
             return True
         host = self.hosts.get(_place(vm.status))
-        if vm.spec.power_state != "running" or _is_deleted(vm):
+        if vm.spec.power_state != "running" or _is_deleted(vm) or _is_down(vm.status):
             return False
         return host is None or all(one.id != name for one in host.status.instances)
 
@@ -254,6 +258,11 @@ def _usable(host: Facts | None) -> bool:
 
 def _comes_up(vm: Facts) -> bool:
     return vm.spec.power_state == "running" and not _is_deleted(vm) and vm.status.phase in COMING_UP
+
+
+def _is_down(status: Facts) -> bool:
+    """Whether a user, a drain or a failed start has ended it, and nobody has asked for it since."""
+    return status.phase in DOWN and status.reason != ENDED_BY_SPEC
 
 
 def _is_deleted(vm: Facts) -> bool:

@@ -146,7 +146,8 @@ class HypervisorPort(Protocol):
     ) -> None:
         """Create and start a transient domain (``incoming``: let it wait for a migration); it runs when this returns.
 
-        ``Refused`` says why the hypervisor will not, and then no process of that run exists. ``InUse`` if there is a
+        ``Refused`` says why the hypervisor will not, ``BadInput`` that no hypervisor would, because of the definition;
+        then no process of that run exists. ``InUse`` if there is a
         domain of this VM, or one that is ``starting``. The domain never starts by itself: not with its host, and not
         again after its end. Its disks are opened so that nothing is written to them once its process is gone, by
         nobody: ``Refused`` with ``cache_refusal`` where the VM asks for another cache.

@@ -205,6 +205,8 @@ class VmMemory:
     """Since when it runs on a part of its memory and nobody sends the rest."""
     obstructions: int = 0
     """How often in a row something was in the way of its start that may end."""
+    shutdown_until_s: float | None = None
+    """When a shutdown that a request has interrupted becomes hard (monotonic), unless the request is accepted."""
     waits: int = 0
     """How often in a row it had to wait for somebody else."""
     unanswered: tuple[str, float] = ("", 0.0)

@@ -34,7 +34,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import OutliveError
+from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.membership.states import Reach, cut_off, fenced, member_view
 from outlive.node.ports import DiskLock, DomainState
@@ -164,6 +164,8 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         if not locks:
             return None
         known = await owners(node, vm, locks)
+    except NotFound as error:
+        return await _missing(node, disks, error)
     except (OutliveError, TimeoutError) as error:
         return reason(VmReason.LOCKS_UNREADABLE, error=str(error) or NO_ANSWER)
     over = (*known.stale, *known.unknown) if strangers else known.stale
@@ -190,9 +192,23 @@ async def obstacle(node: VmContext, vm: VirtualMachine, *, strangers: bool = Fal
         return stuck
     if result.result == "start":
         return None
-    return next(
-        known.stays[lock] for lock in locks if lock in known.stays and str(lock_owner(lock.address)) not in over
-    )
+    staying = [lock for lock in locks if str(lock_owner(lock.address)) not in over]
+    kept = next((known.stays[lock] for lock in staying if lock in known.stays), None)
+    # a lock whose owner cannot be told belongs to somebody else
+    return kept or reason(VmReason.LOCK_FOREIGN, lock=result.lock or "", owner=_owner(staying[0]) if staying else "")
+
+
+async def _missing(node: VmContext, disks: tuple[str, ...], error: NotFound) -> Reason:
+    """Whether a disk is missing for every host, or this host alone may not reach the storage where it lies."""
+    places = tuple(dict.fromkeys(place for disk in disks if (place := node.storage.place(disk))))
+    try:
+        reached = await node.storage.check_reach(places)
+    except OutliveError as unreached:
+        return reason(VmReason.LOCKS_UNREADABLE, error=unreached.message)
+    lost = next((why for why in reached.values() if why), "")
+    if lost:
+        return reason(VmReason.LOCKS_UNREADABLE, error=f"{error.message}, and its storage is not reached: {lost}")
+    return reason(VmReason.DISK_MISSING, error=error.message)
 
 
 async def unshared(node: VmContext, vm: VirtualMachine) -> Reason | None:

@@ -17,13 +17,22 @@ from outlive.base.ids import Ids
 from outlive.base.phrases import listing
 from outlive.node.operator import refuse_deleted, request_vm
 from outlive.node.vm.requests import RELOCATIONS, WORK, VmRequestCode
-from outlive.node.vm.states import HALTED, MIGRATING, VmState, active_move, deletion_of, state_of, wanted
+from outlive.node.vm.states import (
+    HALTED,
+    MIGRATING,
+    VmState,
+    active_move,
+    deletion_of,
+    rejection_here,
+    state_of,
+    wanted,
+)
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
 from outlive.resources.devices import NO_DISK, attached, detached, device_of
 from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
 from outlive.resources.reasons import VmReason
-from outlive.resources.vms import MigrationPhase, Request
+from outlive.resources.vms import MigrationPhase, RecoveryPhase, Request
 from outlive.store import Store, list_all
 from outlive.store.access import compare_and_swap, read
 
@@ -99,11 +108,20 @@ def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
         return True if down else None
     if active_move(vm) is not None or state in MIGRATING:
         return None
+    if _gave_up(vm):
+        return False
     if request.verb in RELOCATIONS and _aborted(vm):
         return False
     if request.verb in RELOCATIONS and not wanted(vm):
         return True
     return True if state == VmState.START and _runs(vm) else None
+
+
+def _gave_up(vm: VirtualMachine) -> bool:
+    """Whether hosts have refused it since it was requested (an accepted request clears what was refused before), and
+    recovery waits until the cause is mended."""
+    record = vm.status.recovery
+    return rejection_here(vm) is not None and record is not None and record.phase is RecoveryPhase.HELD
 
 
 def _aborted(vm: VirtualMachine) -> bool:
@@ -161,6 +179,9 @@ def _why_not(vm: VirtualMachine, request: Request) -> str:
         return f"{what} was refused as {answer.code}{message} (docs/reference/node-decisions.md#vmrequest)"
     if state_of(vm) != VmState.FAIL and _aborted(vm) and vm.status.migration is not None:
         return f"{what} was called off, and it stays on {vm.host}: {vm.status.migration.message}"
+    record = vm.status.recovery
+    if state_of(vm) != VmState.FAIL and record is not None and _gave_up(vm):
+        return f"{what} failed, and it waits: {record.message} ({record.remedy})"
     return f"{what} failed on {vm.host}: {vm.status.message} (outlive why {vm.name})"
 
 

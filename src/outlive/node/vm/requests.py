@@ -307,6 +307,8 @@ async def answer(node: VmContext, vm: VirtualMachine) -> None:
         await node.assign(vm.name, first.writes.node, change)
     else:
         await node.change(vm.name, change)
+    if first.ok:
+        memory.shutdown_until_s = None
     if request.verb in ("start", "restart"):
         memory.failures, memory.not_before_s = 0, 0.0
     _log.info("vm.request", vm=vm.name, verb=request.verb, id=request.id, code=code.value)

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from outlive.base.clock import as_datetime
 from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError, Unknown
+from outlive.base.errors import BadInput, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.membership.holders import (
     CREATE,
@@ -45,7 +45,7 @@ from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_o
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.policies import limits_of
-from outlive.resources.reasons import Reason, VmReason, reason, render
+from outlive.resources.reasons import OF_EVERY_HOST, Reason, VmReason, reason, render
 from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
@@ -194,6 +194,8 @@ class Created:
     """The domain of the run, as a look afterwards showed it; ``None``: there is none."""
     problem: str
     """What the hypervisor said, where it was no plain yes."""
+    invalid: bool = False
+    """No hypervisor would create it: the problem is in its definition."""
 
 
 async def create(
@@ -207,13 +209,15 @@ async def create(
     epoch = await _pass_gate(node, entry)
     if epoch is None:
         return None
-    problem, limit_s = "", float(node.settings.create_limit)
+    problem, invalid, limit_s = "", False, float(node.settings.create_limit)
     node.domains.begin(name, run_id)
     try:
         with deadline(limit_s):
             await node.domains.hypervisor.create(entry.vm, run_id=run_id, epoch=epoch, incoming=incoming)
     except Unknown as error:
         problem = str(error) or f"not created within {limit_s:g} s"
+    except BadInput as error:
+        problem, invalid = str(error), True
     except OutliveError as error:
         problem = error.message
     except TimeoutError:
@@ -230,7 +234,7 @@ async def create(
         _log.warning("vm.not_created", vm=name, host=node.host, run_id=run_id, why=problem)
     domain = node.domains.by_vm.get(name)
     if domain is None or domain.run_id != run_id:
-        return Created(None, OUTSIDE_SLICE if ended else problem)
+        return Created(None, OUTSIDE_SLICE if ended else problem, invalid)
     return Created(domain, problem)
 
 
@@ -367,7 +371,11 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
         return await _refuse(node, entry.vm, turn, entry.ruling.why_not)
     if entry.ruling.wait_s:
         return entry.ruling.wait_s
-    why = await obstacle(node, entry.vm)
+    try:
+        why = await obstacle(node, entry.vm)
+    except Exception:
+        await release(node, name)  # nothing was created: whatever went wrong, no entry stays behind
+        raise
     if why is not None:
         return await _obstructed(node, entry.vm, why, memory)
     memory.obstructions = 0
@@ -377,6 +385,8 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
     if created.domain is not None:
         memory.waits = 0
         return await report_running(node, name, memory)
+    if created.invalid:
+        return await _obstructed(node, entry.vm, reason(VmReason.DEFINITION_INVALID, problem=created.problem), memory)
     return await _failed(node, entry.vm, created.problem or "its domain ended at once", memory)
 
 
@@ -406,11 +416,11 @@ def not_before(node: VmContext, memory: VmMemory) -> float:
 async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: VmMemory) -> float | None:
     """A lock on its disks, or something on this host, is in the way: release the hold, and report what would help.
 
-    A lock of somebody else is in the way of every host: what a recovery assigned here stays and is tried again.
-    What only this host cannot do another one may be able to.
+    What is in the way of every host (``OF_EVERY_HOST``) sends it to none: what a recovery assigned here stays and is
+    tried again; what a user started has failed. What only this host cannot do another one may be able to.
     """
     again, unconfirmed = why.code in TRANSIENT, why.code in WAITS_FOR_OTHERS
-    stays = unconfirmed or why.code in (VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED)
+    stays = unconfirmed or why.code in OF_EVERY_HOST
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)
     memory.obstructions = memory.obstructions + 1 if again else 0

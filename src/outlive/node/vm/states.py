@@ -1,8 +1,8 @@
 """What a host does about a virtual machine, as a table; and what a virtual machine's document says. Pure.
 
-A virtual machine runs if its spec and its phase both say so. The table is evaluated again whenever a job ends, so
-``defer`` loses nothing. Whether the host may start the virtual machine at all is another question, answered by its
-holders (docs/reference/node-decisions.md#vmevent).
+``resources.vm_states`` says what is wanted. The table is evaluated again whenever a job ends, so ``defer`` loses
+nothing. Whether the host may start the virtual machine at all is another question, answered by its holders
+(docs/reference/node-decisions.md#vmevent).
 """
 
 from __future__ import annotations
@@ -19,40 +19,18 @@ from outlive.node.membership.holders import Me, is_mine
 from outlive.node.membership.states import Reach
 from outlive.resources import Holder, VirtualMachine
 from outlive.resources.reasons import HoldReason, Message, Reason, VmReason, reason, render
-from outlive.resources.vms import Migration, MigrationPhase, Rejection, StartOrder, VirtualMachineStatus
+from outlive.resources.vm_states import HALTED as HALTED
+from outlive.resources.vm_states import MIGRATING as MIGRATING
+from outlive.resources.vm_states import VmState as VmState
+from outlive.resources.vm_states import active_move as active_move
+from outlive.resources.vm_states import phase_word
+from outlive.resources.vm_states import state_of as state_of
+from outlive.resources.vm_states import wanted as wanted
+from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 
 _replace = msgspec.structs.replace
 
-
-class VmState(enum.StrEnum):
-    """What is wanted of a virtual machine, or being done: the words of ``status.phase`` on hosts with our daemon."""
-
-    START = "start"
-    """It is to run, or runs."""
-    STOP = "stop"
-    SHUTDOWN = "shutdown"
-    RESTART = "restart"
-    DISABLE = "disable"
-    FAIL = "fail"
-    """Its host could not start it, and an operator has to act."""
-    MIGRATE = "migrate"
-    MIGRATE_LIVE = "migrate-live"
-    UNMIGRATE = "unmigrate"
-    """From older clients."""
-
-
-RUNNING_WORDS: Final = frozenset({"", VmState.START, "ACTIVE", "active", "running"})
-"""Phases of all sources that mean ``start`` …"""
-STOPPED_WORDS: Final = frozenset(
-    {VmState.STOP, "SHUTOFF", "STOPPED", "PAUSED", "SUSPENDED", "SHELVED", "SHELVED_OFFLOADED"}
-)
-"""… and ``stop``."""
-MIGRATING: Final = frozenset({VmState.MIGRATE, VmState.MIGRATE_LIVE, VmState.UNMIGRATE})
-ON_THE_WAY: Final = frozenset({VmState.START, VmState.RESTART, *MIGRATING})
-"""Phases in which somebody wants it to run."""
-HALTED: Final = frozenset({VmState.STOP, VmState.DISABLE})
-"""Phases that a user asks for while it moves, and that its arrival does not undo."""
 
 ACCEPTED: Final = "accepted"
 """The answer to a request that is carried out."""
@@ -76,34 +54,13 @@ PHASES: Final[Transitions[VmState]] = {
 
 def followed(vm: VirtualMachine, phase: str) -> str:
     """``phase``, if it may follow that of the virtual machine; raises ``IllegalTransition``. Other sources are free."""
-    before, after = _word(vm.status.phase), _word(phase)
+    before, after = phase_word(vm.status.phase), phase_word(phase)
     if before in _WORDS and after in _WORDS:
         follow(PHASES, VmState(before), VmState(after), what=vm.name)
     return phase
 
 
 _WORDS: Final = frozenset(VmState)
-
-
-def _word(phase: str) -> str:
-    if phase in RUNNING_WORDS:
-        return VmState.START
-    return VmState.STOP if phase in STOPPED_WORDS else phase
-
-
-def state_of(vm: VirtualMachine) -> str:
-    """What is wanted, or being done, as ``vm.event`` names it; that of another source where it has no meaning.
-
-    One that was deleted is to stop at once, as soon as a move of it has ended.
-    """
-    if vm.deleting and active_move(vm) is None:
-        return VmState.STOP
-    phase = _word(vm.status.phase)
-    if vm.spec.power_state == "stopped" and phase in ON_THE_WAY and active_move(vm) is None:
-        return VmState.SHUTDOWN
-    if phase == VmState.STOP and vm.spec.power_state == "running" and vm.status.reason == VmReason.STOPPED_BY_SPEC:
-        return VmState.START
-    return phase
 
 
 def in_phase(status: VirtualMachineStatus, phase: str, why: Reason | None = None) -> VirtualMachineStatus:
@@ -121,11 +78,6 @@ def ended(vm: VirtualMachine) -> tuple[VmState, Reason | None]:
     if vm.spec.power_state == "stopped":
         return VmState.STOP, Reason(VmReason.STOPPED_BY_SPEC)
     return VmState.STOP, Reason(VmReason.STOPPED_BY_DRAIN) if vm.status.reason == VmReason.STOPPED_BY_DRAIN else None
-
-
-def wanted(vm: VirtualMachine) -> bool:
-    """Whether it is to run."""
-    return vm.spec.power_state == "running" and not vm.deleting and state_of(vm) in ON_THE_WAY
 
 
 def deletion_of(vm: VirtualMachine) -> Message:
@@ -150,12 +102,6 @@ def rejection_here(vm: VirtualMachine) -> Rejection | None:
     """What the host that it is assigned to says of why it does not start it."""
     said = vm.status.rejection
     return said if said is not None and (said.hypervisor, said.fence) == (vm.host, fence_of(vm)) else None
-
-
-def active_move(vm: VirtualMachine) -> Migration | None:
-    """The move that is under way."""
-    move = vm.status.migration
-    return None if move is None or move.phase is MigrationPhase.ABORTED else move
 
 
 def reach_of(vm: VirtualMachine) -> Reach:

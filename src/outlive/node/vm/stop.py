@@ -18,12 +18,14 @@ from outlive.node.membership.holders import RELEASE, ReleaseView
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.locks import is_own, owners
+from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import (
     VM_EVENT,
     Job,
     VmAction,
     VmEventInput,
     VmState,
+    active_move,
     in_phase,
     of_host,
     state_of,
@@ -146,11 +148,15 @@ class Shutdown(StrEnum):
 
 
 async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
-    """Ask the guest to end, again from time to time, and wait; hard after the limit."""
+    """Ask the guest to end, again from time to time, and wait; hard after the limit.
+
+    A request of a user interrupts it, so that it is answered now; one that is refused does not begin the limit anew.
+    """
     _log.info("vm.shutting_down", vm=vm, host=node.host)
     limit_s = float(node.settings.shutdown_limit)
     ask_s = node.clock.monotonic()
-    until_s = ask_s + limit_s
+    interrupted_s, memory.shutdown_until_s = memory.shutdown_until_s, None
+    until_s = ask_s + limit_s if interrupted_s is None else interrupted_s
     while node.clock.monotonic() < until_s:
         if node.clock.monotonic() >= ask_s:
             ask_s = node.clock.monotonic() + ASK_AGAIN_S
@@ -160,6 +166,9 @@ async def shut_down(node: VmContext, vm: str, memory: VmMemory) -> Shutdown:
                 _log.warning("vm.shutdown_not_asked", vm=vm, error=str(error))
         memory.changed.clear()
         now = await node.find(vm)
+        if now is not None and is_asked(now) and active_move(now) is None:
+            memory.shutdown_until_s = until_s
+            return Shutdown.CALLED_OFF
         if now is not None and _called_off(node, now):
             return Shutdown.CALLED_OFF
         await node.domains.look()

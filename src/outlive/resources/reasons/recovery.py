@@ -18,6 +18,8 @@ class HoldReason(enum.StrEnum):
     STORE_RESTORED = "store-restored"
     CLUSTER_DISARMED = "cluster-disarmed"
     DISK_LOCKED = "disk-locked"
+    CANNOT_START = "cannot-start"
+    """For a reason of its own, which every host would find."""
     HOST_STOPPED = "host-stopped"
     HOST_AWAITED = "host-awaited"
     HOST_NOT_JOINED = "host-not-joined"
@@ -159,6 +161,10 @@ TABLE: Final[Table] = {
         "{host} may not start it, and no other host may: {why}",
         "see who has its disk open and end that, or prove that host dead (outlive fence HOST); it is tried again by "
         "itself",
+    ),
+    HoldReason.CANNOT_START: Template(
+        "{host} cannot start it, and no other host can: {why}",
+        "bring back or correct its disk or its definition; it is tried again by itself",
     ),
     HoldReason.HOST_STOPPED: Template(
         "{host}, which it is assigned to, was stopped in good order",

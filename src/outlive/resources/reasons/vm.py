@@ -36,6 +36,10 @@ class VmReason(enum.StrEnum):
     """Another VM has the same disk, and the lock may be its: no host may start it."""
     DISK_NOT_SHARED = "disk-not-shared"
     """Another VM has the same disk, and not both share it: no host may start it."""
+    DISK_MISSING = "disk-missing"
+    """Storage answers, and has no such disk: no host may start it."""
+    DEFINITION_INVALID = "definition-invalid"
+    """No hypervisor makes a machine of its definition."""
     LOCK_UNCONFIRMED = "lock-unconfirmed"
     """A living host has a lock, and has not reported yet whether the VM is on it."""
     HANDOVER_LATE = "handover-late"
@@ -59,6 +63,15 @@ class VmReason(enum.StrEnum):
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
+
+
+OF_EVERY_HOST: Final = frozenset(
+    {VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED, VmReason.DISK_MISSING, VmReason.DEFINITION_INVALID}
+)
+"""Reasons that are the VM's own: every host that reaches the same storage would say the same, so none is tried after
+the first. All others are of the one host."""
+LOCKED: Final = frozenset({VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED})
+"""Those of them that end when somebody closes a disk."""
 
 
 class OrderReason(enum.StrEnum):
@@ -145,6 +158,10 @@ TABLE: Final[Table] = {
         "lock {lock}{owner} may be that of {user}, which has the same disk",
         "take the disk out of the definition of one of them (outlive vm define), or undefine that one",
     ),
+    VmReason.DISK_MISSING: Template(
+        "{error}", "create the disk or restore it, or correct the VM's disks (outlive vm define)"
+    ),
+    VmReason.DEFINITION_INVALID: Template("{problem}", "correct its definition (outlive vm define)"),
     VmReason.DISK_NOT_SHARED: Template(
         "disk {disk} is that of {user} as well, and not both share it",
         "name it in spec.sharedDisks of both, or take it out of the definition of one of them",

@@ -105,6 +105,10 @@ class Judge:
             truth.history.record(event)
         if write.kind in COVERS:
             self.changed_s = asyncio.get_running_loop().time()
+        if isinstance(before, VirtualMachine):
+            here = after.hosts() if isinstance(after, VirtualMachine) else frozenset()
+            for host in before.hosts() - here:
+                truth.vm_left_s[host, before.name] = asyncio.get_running_loop().time()
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None

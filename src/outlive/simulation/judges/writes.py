@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from msgspec.structs import replace
@@ -24,12 +25,17 @@ FINDINGS_LIMIT: Final = 6
 """One of each kind of proof."""
 
 
+REPORTS_TRAIL_S: Final = 10.0
+"""How long a daemon may go on to report a fault of a VM that has left it: one look, and the writes of other faults."""
+
+
 def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
     """A process writes nothing that the server would refuse a token with its names: by the table, and by the rules.
 
     But for a host that has yet to notice something, whose writes the server refuses until it has: that the store went
-    back once more behind its Membership, so that it registers what it runs in the epoch that it had; or that, or that
-    it was condemned, while it stood still, so that it reports faults of VMs that are not its own any more.
+    back once more behind its Membership, so that it registers what it runs in the epoch that it had; or that, that it
+    was condemned while it stood still, or that a VM has left it, so that it reports faults of VMs that are not its own
+    any more.
     """
     if ADMIN in author.writers:
         return ""
@@ -65,10 +71,12 @@ def allowed_by_the_table(truth: Truth, write: Write, author: Author) -> str:
 
 def _as_its_host_knows(truth: Truth, host: str, after: Resource | None, facts: Facts) -> Facts:
     """The facts, where the store went back behind the host's Membership, as if it knew the one that the host enters;
-    without the VM of a fault there, and where the host was condemned."""
+    without the VM of a fault there, where the host was condemned, and where the VM has only just left it."""
     if isinstance(after, Fault):
         member = truth.store.look_member(host)
         unaware = truth.forgotten(host) or (member is not None and member.state != "Held")
+        left_s = truth.vm_left_s.get((host, after.subject.name), float("-inf"))
+        unaware = unaware or asyncio.get_running_loop().time() - left_s <= REPORTS_TRAIL_S
         return replace(facts, vm=None) if unaware else facts
     if not truth.forgotten(host) or not isinstance(after, VirtualMachine):
         return facts

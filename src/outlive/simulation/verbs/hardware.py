@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
-from outlive.resources import VirtualMachine
+from outlive.base.errors import BadInput
+from outlive.resources import CPU, MEMORY, Amounts, VirtualMachine, VirtualMachineSpec
+from outlive.resources.amounts import size_problems
 from outlive.runtime.units import Duration
 from outlive.simulation.hypervisors import DeadDisks
 from outlive.simulation.networks import Direction, Segment
 from outlive.simulation.spec import Jump
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.verbs.table import Name, Names, Share, after, verb
 
 if TYPE_CHECKING:
@@ -106,11 +110,52 @@ def _start_fails(
     vms: Names = ("*",),
     reason: str = "no reason was given",
     times: Annotated[int, Meta(ge=1, le=1_000_000)] = 1,
+    definition: bool = False,
 ) -> None:
-    """Starts fail: on hosts, of VMs, or of VMs on hosts."""
+    """Starts fail: on hosts, of VMs, or of VMs on hosts; ``definition``: because of what the VM's definition says."""
     for host in world.named(hosts or tuple(world.hosts)):
         for vm in vms:
-            host.hypervisor.faults.start_fails[vm] = (reason, times)
+            host.hypervisor.faults.start_fails[vm] = (reason, times, definition)
+
+
+@verb("use-host", "measured of {who}, besides its VMs: {details}")
+def _use_host(world: World, host: SimHost, cpu: str | None = None, memory: str | None = None) -> None:
+    """What is measured of the machine besides its VMs; without amounts: nothing is measured any more."""
+    host.used = _amounts(cpu, memory) or None
+
+
+@verb("use-vm", "measured of {vms}: {details}")
+def _use_vm(world: World, vms: Names, cpu: str | None = None, memory: str | None = None) -> None:
+    """Cores that they keep busy, and memory that they touch, wherever they run; without amounts: as if unsaid."""
+    used = _amounts(cpu, memory)
+    for vm in vms:
+        world.guests_use.pop(vm, None)
+        if used:
+            world.guests_use[vm] = used
+
+
+@verb("resize-vm", "somebody gives {vms} another size: {details}")
+async def _resize_vm(
+    world: World, vm: Name, cpu: str | None = None, memory: str | None = None, live: bool = False
+) -> None:
+    """Its spec says so at once; what runs has that size from its next start, or at once too (``live``)."""
+    size = _amounts(cpu, memory)
+    for _, problem, remedy in size_problems(size):
+        raise BadInput(f"VM {vm} would have {problem}", remedy=remedy)
+
+    def resized(spec: VirtualMachineSpec) -> VirtualMachineSpec:
+        return msgspec.structs.replace(spec, resources=Amounts({**spec.resources, **size}))
+
+    await change_spec(world, VirtualMachine, vm, resized)
+    for host in world.hosts.values() if live else ():
+        domain = host.hypervisor.domains.get(vm)
+        if domain is not None:
+            domain.cpu_milli = size.get(CPU, domain.cpu_milli)
+            domain.memory_bytes = size.get(MEMORY, domain.memory_bytes)
+
+
+def _amounts(cpu: str | None, memory: str | None) -> Amounts:
+    return Amounts.parse({name: text for name, text in ((CPU, cpu), (MEMORY, memory)) if text is not None})
 
 
 @verb("slow-starts", "VMs take long to start on {who}")
@@ -200,6 +245,17 @@ def _lock_disks(world: World, vms: Names, by: Name = "a-stranger") -> None:
 def _unlock_disks(world: World, vms: Names) -> None:
     for disk in _disks(world, vms):
         world.disks.unlock(disk)
+
+
+@verb("remove-disks", "somebody removes the disks of {vms}")
+def _remove_disks(world: World, vms: Names) -> None:
+    """A guest that has them open runs on; none starts without them."""
+    world.disks.removed.update(_disks(world, vms))
+
+
+@verb("restore-disks", "the disks of {vms} are there again")
+def _restore_disks(world: World, vms: Names) -> None:
+    world.disks.removed.difference_update(_disks(world, vms))
 
 
 def _disks(world: World, vms: Names) -> list[str]:

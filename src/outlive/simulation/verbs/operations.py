@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
 from outlive.node import operator
 from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import is_missing, lost_memberships
 from outlive.node.primary import request_primary
 from outlive.node.vm.states import deletion_of
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
-from outlive.resources.vms import Request, RequestVerb
+from outlive.resources.vms import RequestVerb
 from outlive.runtime.units import Duration
 from outlive.simulation.setup import vm_of
 from outlive.simulation.spec import VmSpec
@@ -43,13 +45,12 @@ async def change_spec(world: World, kind: type[R], name: str, change: Callable[[
 
 @verb("request", "a user asks: {details}")
 async def _request(world: World, vm: Name, verb: RequestVerb, target: Name | None = None, force: bool = False) -> None:
-    made = Request(id=f"request-{len(world.history.events)}", verb=verb, target=target or "", force=force)
-    power = {"start": "running", "restart": "running", "stop": "stopped", "shutdown": "stopped"}.get(verb)
-
-    def asked(spec: Any) -> Any:
-        return _replace(spec, request=made, **({"power_state": power} if power else {}))
-
-    await change_spec(world, VirtualMachine, vm, asked)
+    """What the verbs of ``outlive vm`` write; what these refuse at once is told."""
+    ids = SeededIds(Random(len(world.history.events)))
+    try:
+        await operator.request_vm(world.store, world.clock, ids, vm, verb, target=target or "", force=force)
+    except Refused as error:
+        world.history.add("vm", vm, f"{verb} of {vm} is refused: {error.message}", loud=True)
 
 
 @verb("protect", "somebody takes {vms} back into protection")
