@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -262,6 +262,9 @@ class RuledVm(Choosy, Protocol):
         ...
 
 
+V = TypeVar("V", bound=RuledVm)
+
+
 class Demands(Part, frozen=True, kw_only=True):
     """A VM, as far as it says where it may run."""
 
@@ -388,6 +391,40 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
             return Verdict(refusal=why)
         against.append(why)
     return Verdict(against=tuple(against), weight=vm.preferred.get(host, 0))
+
+
+def companions(vm: V, vms: Iterable[V]) -> tuple[V, ...]:
+    """The VM, and those of the others that hard affinity rules keep on one host with it, also by way of further ones;
+    by name."""
+    of_rule: dict[AffinityRule, list[V]] = {}
+    for one in vms:
+        for rule in _binding_together(one):
+            of_rule.setdefault(rule, []).append(one)
+    found, followed, left = {vm.id: vm}, set[AffinityRule](), list(_binding_together(vm))
+    while left:
+        rule = left.pop()
+        if rule not in followed:
+            followed.add(rule)
+            for one in of_rule.get(rule, ()):
+                if one.id not in found:
+                    found[one.id] = one
+                    left += _binding_together(one)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _binding_together(vm: RuledVm) -> Iterator[AffinityRule]:
+    return (rule for rule in vm.rules if rule.policy == AFFINITY)
+
+
+def judge_together(
+    vms: Iterable[RuledVm], host: str, peers: Peers = NOBODY, facts: HostFacts | None = None
+) -> Reason | None:
+    """The first hard rule that closes the host to one of these VMs, which go there together; ``None``: none does.
+
+    ``peers``: where all others are; these VMs are in it nowhere, or on that host.
+    """
+    refusals = (judge(vm, host, peers, facts).refusal for vm in vms)
+    return next((one for one in refusals if one is not None), None)
 
 
 def storage_refusal(vm: str, host: str, place: str) -> Reason:

@@ -32,7 +32,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.vm.requests import is_asked
 from outlive.placement.fleet import Fleet
 from outlive.placement.request import SILENT
-from outlive.placement.rules import may_run_on
+from outlive.placement.rules import AFFINITY, companions, may_run_on
 from outlive.placement.vms import view_of_resource
 from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import THE_CLUSTER, RecoveryFaults
@@ -257,7 +257,7 @@ class RecoveryController:
             known = {vm.id: vm for vm in view.vms}
             states = [known[name] for name in searching]
             vain = in_vain(states, self._free(), lambda name: self._observer.host(name).schedulable)
-            asking = self._next([vm.id for vm in states if vm.id not in vain])
+            asking = self._next([vm for vm in states if vm.id not in vain])
             vms = [vm for name in asking if (vm := self._informers.vms.get(name)) is not None]
             offers = {**await self._offers(vms), **dict.fromkeys(vain, ())}
             named = sorted(
@@ -275,11 +275,17 @@ class RecoveryController:
         found = {place for host in self._informers.hypervisors.items() for place in lost_places(host)}
         return tuple(sorted(place for place in found if place.partition(":")[2])[:LOST_PLACES])
 
-    def _next(self, vms: Sequence[str]) -> list[str]:
-        """Of all VMs that have no place, in the order of restart, those that are asked about at this look."""
-        here = set(vms)
-        self._asked = {vm: number for vm, number in self._asked.items() if vm in here}
-        return whose_turn(vms, self._asked, SEARCHES)
+    def _next(self, vms: Sequence[AffectedVm]) -> list[str]:
+        """Of all VMs that have no place, in the order of restart, those that are asked about at this look, and with
+        each of them all that are to be on one host with it."""
+        names = [vm.id for vm in vms]
+        self._asked = {vm: number for vm, number in self._asked.items() if vm in set(names)}
+        chosen = set(whose_turn(names, self._asked, SEARCHES))
+        grouped = [vm for vm in vms if any(rule.policy == AFFINITY for rule in vm.rules)]
+        for vm in grouped:
+            if vm.id in chosen:
+                chosen.update(one.id for one in companions(vm, grouped))
+        return [name for name in whose_turn(names, self._asked, len(names)) if name in chosen]
 
     def _free(self) -> dict[str, Free]:
         """Host → what it has left after VMs, all reservations, and VMs that are on their way."""

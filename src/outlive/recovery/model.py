@@ -147,11 +147,13 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     blocked_by_itself: bool = False
     """Whether that is its own disk or definition, and nobody else has anything to end."""
     avoid: tuple[str, ...] = ()
-    """Hosts that refused it, or let their time pass, in this recovery."""
+    """Hosts that refused it, or let their time pass, in this recovery, and that are not asked again yet."""
+    tried: tuple[str, ...] = ()
+    """The same, with those that may be asked again."""
     relocations: int = 0
     """Hosts that placement chose for it after others did not start it."""
     max_relocations: int = DEFAULT_LIMITS.max_relocations
-    """So many may be chosen before it is held."""
+    """So many may be chosen before it is held; 0: it starts nowhere else than where it was sent first."""
     failed_hosts: tuple[str, ...] = ()
     """Hosts that died, one after the other, soon after it was started there."""
     max_host_failures: int = DEFAULT_LIMITS.max_host_failures
@@ -206,6 +208,8 @@ class RecoveryView(Part, frozen=True, kw_only=True):
     """Groups of the VMs, with all members that are on, or go to, hosts that are not lost."""
     free: dict[str, Free] = {}
     """Only for VMs with ``offers``."""
+    searched: bool = False
+    """Whether placement was asked about those that are in no slot; those without ``offers`` got no answer."""
     default_selector: str = ""
     """How hosts are chosen for VMs that do not say."""
     paused: bool = False
@@ -297,4 +301,5 @@ def asked(
     """The view with placement's answers, and the hosts that they name."""
     vms = tuple(msgspec.structs.replace(vm, offers=offers.get(vm.id, vm.offers)) for vm in view.vms)
     known = {host.name: host for host in (*view.hosts, *hosts)}
-    return msgspec.structs.replace(view, vms=vms, hosts=tuple(known[name] for name in sorted(known)), free={**free})
+    hosts = tuple(known[name] for name in sorted(known))
+    return msgspec.structs.replace(view, vms=vms, hosts=hosts, free={**free}, searched=True)

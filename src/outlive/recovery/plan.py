@@ -21,7 +21,7 @@ from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
-from outlive.placement.rules import AFFINITY, Peers, Verdict, judge, storage_refusal
+from outlive.placement.rules import AFFINITY, Peers, Verdict, companions, judge, storage_refusal
 from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
@@ -92,6 +92,8 @@ class _Planner:
         self._free = dict(view.free)
         self._peers = Peers(view.groups)
         """Where the others of each VM's groups are, those included for whom this plan has found a place."""
+        self._targets: dict[str, str] = {}
+        """VM → the host that all of its affinity group start on, where none of them is anywhere."""
 
     def plan(self) -> RecoveryPlan:
         """See ``plan_recovery``."""
@@ -108,7 +110,8 @@ class _Planner:
                 actions[vm.id] = action
         for vm in homeless:
             self._peers.put(vm.id, vm.rules, ())
-        actions.update(self._into_slots(homeless))
+        to_search = self._choose_for_groups(homeless)
+        actions.update(self._into_slots([vm for vm in homeless if vm.id not in to_search]))
         without = [vm for vm in homeless if vm.id not in actions]
         for vm in without:
             actions[vm.id] = self._elsewhere(vm, without)
@@ -212,9 +215,65 @@ class _Planner:
 
     # VMs that need another host
 
+    def _choose_for_groups(self, homeless: Sequence[AffectedVm]) -> set[str]:
+        """Choose one host for each affinity group of which nobody is anywhere: one where all of it may be.
+
+        Of groups for which slots alone do not do, placement is asked first; these VMs are returned. Where no host takes
+        all of a group, each of its VMs is planned for by itself.
+        """
+        to_search: set[str] = set()
+        grouped: set[str] = set()
+        for vm in homeless:
+            group = companions(vm, homeless) if vm.id not in grouped else ()
+            grouped.update(one.id for one in group)
+            if len(group) < 2 or any(self._is_bound(one) for one in group):
+                continue
+            target = self._host_for_all(group)
+            if target is not None:
+                self._targets.update((one.id, target) for one in group)
+            elif not self._view.searched:
+                to_search.update(one.id for one in group)
+        return to_search
+
+    def _is_bound(self, vm: AffectedVm) -> bool:
+        """Whether one of those that it is to be with is somewhere, so that its rules say where it goes; or whether it
+        is not placed at all."""
+        rules = [rule for rule in vm.rules if rule.policy == AFFINITY]
+        somewhere = any(next(self._peers.hosts(rule, vm.id), None) is not None for rule in rules)
+        return somewhere or self._is_at_its_limit(vm)
+
+    def _host_for_all(self, group: Sequence[AffectedVm]) -> str | None:
+        """The host that all of the group may start on: in most of their slots, and beside these where it has room for
+        the rest."""
+        offered = {host for vm in group for host in vm.offers or ()}
+        found: list[tuple[int, int, int, int, int, str]] = []
+        for host in sorted({slot.host for slot in self._usable_slots()} | offered):
+            verdicts = [self._judge(vm, host) for vm in group]
+            if not self._host(host).schedulable or not all(one.allowed for one in verdicts):
+                continue
+            slots = [slot for slot in self._usable_slots() if slot.host == host]
+            choices = [[at for at, slot in enumerate(slots) if _may_take(vm, slot)] for vm in group]
+            without = [vm for vm, at in zip(group, matched(choices), strict=True) if at is None]
+            if not self._takes_all(host, without):
+                continue
+            claimed = sum(slots[at].consumer is not None for mine in choices for at in mine)
+            soft, weight = (sum(merits) for merits in zip(*(one.merit for one in verdicts), strict=True))
+            ranked = group[0].offers or ()
+            rank = ranked.index(host) if host in ranked else len(ranked)
+            found.append((-claimed, len(without), -soft, -weight, rank, host))
+        return min(found)[-1] if found else None
+
+    def _takes_all(self, host: str, vms: Sequence[AffectedVm]) -> bool:
+        """Whether placement allows all of these there, and there is room for them together; none of them: it is."""
+        offered = all(host in (vm.offers or ()) and host not in vm.avoid for vm in vms)
+        return offered and (not vms or fits(_sum_of(vms), self._free.get(host, Free())))
+
+    def _usable_slots(self) -> list[SlotState]:
+        return [slot for slot in self._view.slots if slot.ready and self._host(slot.host).schedulable]
+
     def _into_slots(self, homeless: Sequence[AffectedVm]) -> dict[str, Action]:
         """A slot for as many as possible, the most important first; each its own if it has one."""
-        usable = [slot for slot in self._view.slots if slot.ready and self._host(slot.host).schedulable]
+        usable = self._usable_slots()
         numbers = {slot.name: number for number, slot in enumerate(usable)}
         ids = {vm.id for vm in homeless}
         sharers = {slot.name: sum(1 for member in slot.members if member in ids) for slot in usable}
@@ -222,7 +281,7 @@ class _Planner:
         choices: list[list[int]] = []
         for vm in homeless:
             able = [(slot, self._judge(vm, slot.host)) for slot in usable if _may_take(vm, slot)]
-            mine = [(slot, verdict) for slot, verdict in able if verdict.allowed]
+            mine = [(slot, verdict) for slot, verdict in able if verdict.allowed and self._is_target(vm, slot.host)]
             together = _together(vm, homeless)
             mine.sort(
                 key=lambda one: (
@@ -286,6 +345,10 @@ class _Planner:
                 clashing.add((at, number))
         return clashing
 
+    def _is_target(self, vm: AffectedVm, host: str) -> bool:
+        """Whether nothing else was chosen for its group."""
+        return self._targets.get(vm.id, host) == host
+
     def _judge(self, vm: AffectedVm, host: str) -> Verdict:
         place = self._lost_place(vm, host)
         if place is not None:
@@ -315,11 +378,13 @@ class _Planner:
 
     def _elsewhere(self, vm: AffectedVm, homeless: Sequence[AffectedVm]) -> Action:
         """No slot is left: any host with room that its rules allow; ``homeless``: who has none either."""
-        refused = tuple(name for name in vm.avoid if not self._host(name).lost)
+        refused = self._refused(vm)
         why = f" ({vm.refusal})" if vm.refusal else ""
-        if refused and vm.relocations >= vm.max_relocations:
-            limit = vm.max_relocations
-            code = HoldReason.RELOCATION_LIMIT
+        if self._is_at_its_limit(vm):
+            if vm.max_relocations == 0 and self._is_forgiven(vm):
+                return self._asked_again(vm)
+            limit, code = vm.max_relocations, HoldReason.RELOCATION_LIMIT
+            code = code if limit else HoldReason.NOT_ELSEWHERE
             return _action(vm, ActionKind.HOLD, code, hosts=refused, why=why, limit=limit, name=vm.id)
         if vm.offers is None:
             return _action(vm, ActionKind.SEARCH, PlanReason.NO_SLOT, slots=self._why_no_slot(vm))
@@ -330,8 +395,7 @@ class _Planner:
             found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
             return msgspec.structs.replace(found, against=against)
         if self._is_forgiven(vm):
-            self._peers.put(vm.id, vm.rules, (vm.assigned,))
-            return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
+            return self._asked_again(vm)
         if refused:
             return _action(vm, ActionKind.HOLD, HoldReason.REFUSED, hosts=refused, why=why)
         judged = [self._judge(vm, name).refusal for name in self._roomy(vm, vm.offers)]
@@ -343,10 +407,25 @@ class _Planner:
             return _action(vm, ActionKind.HOLD, code, slots=self._why_no_slot(vm), why=why)
         return _action(vm, ActionKind.HOLD, HoldReason.NO_ROOM, slots=self._why_no_slot(vm), name=vm.id)
 
+    def _refused(self, vm: AffectedVm) -> tuple[str, ...]:
+        """The hosts, dead ones aside, that did not start it; with ``maxRelocations`` 0 also those that are asked
+        again."""
+        hosts = vm.avoid if vm.max_relocations else vm.tried
+        return tuple(name for name in hosts if not self._host(name).lost)
+
+    def _is_at_its_limit(self, vm: AffectedVm) -> bool:
+        """Whether hosts did not start it, and its policy lets it go to no further one."""
+        return vm.relocations >= vm.max_relocations and self._refused(vm) != ()
+
     def _is_forgiven(self, vm: AffectedVm) -> bool:
         """Whether the host that it is assigned to, which keeps its room, refused it long enough ago."""
         may_start = self._host(vm.assigned).schedulable and self._judge(vm, vm.assigned).allowed
-        return vm.refusal != "" and vm.assigned not in vm.avoid and may_start
+        refused = vm.refusal != "" or vm.assigned in vm.tried
+        return refused and vm.assigned not in vm.avoid and may_start
+
+    def _asked_again(self, vm: AffectedVm) -> Action:
+        self._peers.put(vm.id, vm.rules, (vm.assigned,))
+        return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:
         """Of the hosts that placement allows, those that have room for it and did not refuse it."""
@@ -360,13 +439,9 @@ class _Planner:
         that are to be together with it. The choice is booked, so that the next VM finds less room.
         """
         verdicts = {name: self._judge(vm, name) for name in self._roomy(vm, offers)}
-        allowed = [name for name, verdict in verdicts.items() if verdict.allowed]
+        allowed = [name for name, verdict in verdicts.items() if verdict.allowed and self._is_target(vm, name)]
         if vm.rules and (together := set(_together(vm, homeless))):
-            all_of_them = [vm, *(one for one in homeless if one.id in together)]
-            need = Free(
-                cpu_milli=sum(one.cpu_milli for one in all_of_them),
-                memory_bytes=sum(one.memory_bytes for one in all_of_them),
-            )
+            need = _sum_of([vm, *(one for one in homeless if one.id in together)])
             allowed = [name for name in allowed if fits(need, self._free.get(name, Free()))] or allowed
         best = max((verdicts[name].merit for name in allowed), default=(0, 0))
         allowed = [name for name in allowed if verdicts[name].merit == best]
@@ -481,6 +556,11 @@ class _Planner:
 def _may_take(vm: AffectedVm, slot: SlotState) -> bool:
     free = slot.consumer is None or (slot.consumer.vm, slot.consumer.fence) == (vm.id, vm.fence)
     return vm.id in slot.members and free and slot.host not in vm.avoid and fits(vm, slot)
+
+
+def _sum_of(vms: Sequence[AffectedVm]) -> Free:
+    """What these VMs need together."""
+    return Free(cpu_milli=sum(vm.cpu_milli for vm in vms), memory_bytes=sum(vm.memory_bytes for vm in vms))
 
 
 def _together(vm: AffectedVm, vms: Sequence[AffectedVm]) -> tuple[str, ...]:

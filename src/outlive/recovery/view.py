@@ -64,6 +64,8 @@ from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
 
 WAITS_FOR_HOST: Final = (HoldReason.HOST_STOPPED, HoldReason.HOST_NOT_JOINED, HoldReason.HOST_AWAITED)
 """Nothing was done yet about a VM that is held for one of these."""
+REFUSALS: Final = (HoldReason.REFUSED, HoldReason.RELOCATION_LIMIT, HoldReason.NOT_ELSEWHERE)
+"""A VM that is held for one of these is tried again after a while."""
 START_LIMIT_S: Final = 60.0
 """How long a host may take to hold a VM that was assigned to it."""
 WAITS_MOST_S: Final = 3600.0
@@ -500,7 +502,8 @@ class RecoveryObserver:
         waits = order is not None and order.waits_for != ()
         if where is not None and (refusal or late):
             avoid.append(where.hypervisor)
-        if forgiven and record is not None and record.reason == HoldReason.REFUSED:
+        tried = tuple(dict.fromkeys(avoid))
+        if forgiven and record is not None and record.reason != HoldReason.RELOCATION_LIMIT:
             avoid = []
         asked = asked_since(vm)
         return AffectedVm(
@@ -531,6 +534,7 @@ class RecoveryObserver:
             blocked=_blocked(vm) if begun is not None else "",
             blocked_by_itself=begun is not None and _is_blocked_by_itself(vm),
             avoid=tuple(dict.fromkeys(avoid)),
+            tried=tried,
             failed_hosts=failed,
             max_host_failures=limits.max_host_failures,
             relocations=counts.relocations if counts is not None and not forgiven else 0,
@@ -548,7 +552,7 @@ class RecoveryObserver:
     def forgiven(self, vm: VirtualMachine) -> bool:
         """Whether the VM was held for so long, since hosts refused it, that it is tried again."""
         record = vm.status.recovery
-        refused = record is not None and _held_for(record, HoldReason.REFUSED, HoldReason.RELOCATION_LIMIT)
+        refused = record is not None and _held_for(record, *REFUSALS)
         held_s = self._held.see(vm.name, refused)
         if record is None or not refused:
             return False

@@ -25,6 +25,8 @@ class HoldReason(enum.StrEnum):
     HOST_NOT_JOINED = "host-not-joined"
     REFUSED = "refused"
     RELOCATION_LIMIT = "relocation-limit"
+    NOT_ELSEWHERE = "not-elsewhere"
+    """Its policy (``maxRelocations`` 0) lets it start nowhere else than where it was sent first."""
     KEPT_DOWN = "kept-down"
     """Its own policy says so."""
     BRINGS_DOWN_HOSTS = "brings-down-hosts"
@@ -185,6 +187,11 @@ TABLE: Final[Table] = {
     HoldReason.RELOCATION_LIMIT: Template(
         "it was refused or not started by {hosts}{why}, and its policy lets placement try no more than {limit} hosts",
         "see why they refused it, then: outlive vm start {name}; placement tries the next host after a while",
+    ),
+    HoldReason.NOT_ELSEWHERE: Template(
+        "it was refused or not started by {hosts}{why}, and its policy (maxRelocations 0) lets it start nowhere else",
+        "see why they refused it, then: outlive request {name} start; they are asked again by themselves after a while; "
+        "to let it start elsewhere, raise spec.recovery.maxRelocations",
     ),
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
