@@ -59,6 +59,11 @@ class HostFacts:
     features: frozenset[str]
     devices: frozenset[str]
 
+    @property
+    def works(self) -> bool:
+        """Whether nothing that it says of itself keeps VMs away."""
+        return self.in_service and self.bad_condition is None
+
 
 _HYPERVISOR_TYPES: Final = {"ch": "CH", "kvm": "QEMU"}
 _OUT_OF_SERVICE: Final = frozenset({"manual", "termination"})
@@ -423,8 +428,16 @@ def judge_together(
 
     ``peers``: where all others are; these VMs are in it nowhere, or on that host.
     """
-    refusals = (judge(vm, host, peers, facts).refusal for vm in vms)
-    return next((one for one in refusals if one is not None), None)
+    seen: dict[AffinityRule, str] = {}
+    for vm in vms:
+        refusal = judge(vm, host, peers, facts).refusal
+        if refusal is not None:
+            return refusal
+        for rule in vm.rules:
+            if rule.policy == ANTI_AFFINITY and rule in seen:
+                return reason(_CODES[rule.policy], vm=vm.id, host=host, group=rule.group, others=(seen[rule],))
+            seen[rule] = vm.id
+    return None
 
 
 def storage_refusal(vm: str, host: str, place: str) -> Reason:

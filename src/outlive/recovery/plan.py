@@ -21,7 +21,7 @@ from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
-from outlive.placement.rules import AFFINITY, Peers, Verdict, companions, judge, storage_refusal
+from outlive.placement.rules import AFFINITY, Peers, Verdict, companions, judge, judge_together, storage_refusal
 from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
@@ -231,7 +231,7 @@ class _Planner:
             target = self._host_for_all(group)
             if target is not None:
                 self._targets.update((one.id, target) for one in group)
-            elif not self._view.searched:
+            elif not self._view.searched and any(one.offers is None for one in group):
                 to_search.update(one.id for one in group)
         return to_search
 
@@ -249,7 +249,8 @@ class _Planner:
         found: list[tuple[int, int, int, int, int, str]] = []
         for host in sorted({slot.host for slot in self._usable_slots()} | offered):
             verdicts = [self._judge(vm, host) for vm in group]
-            if not self._host(host).schedulable or not all(one.allowed for one in verdicts):
+            closed = judge_together(group, host, self._peers) is not None or not all(one.allowed for one in verdicts)
+            if closed or not self._host(host).schedulable:
                 continue
             slots = [slot for slot in self._usable_slots() if slot.host == host]
             choices = [[at for at, slot in enumerate(slots) if _may_take(vm, slot)] for vm in group]

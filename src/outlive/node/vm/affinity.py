@@ -10,17 +10,26 @@ hosts are not looked at: nothing but where others are changes between a choice a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from outlive.base.natural import natural_key
 from outlive.node.migration.record import P, abort
 from outlive.node.vm.context import VmContext, VmMemory
-from outlive.node.vm.selection import works
+from outlive.node.vm.selection import MEBIBYTE, survey, works
 from outlive.node.vm.start import SOON_S, Ruling, start, start_turn
 from outlive.node.vm.states import active_move, of_host, rejected_by, wanted
-from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, Demands, Peers, judge
+from outlive.placement.rules import (
+    AFFINITY,
+    ANTI_AFFINITY,
+    Demands,
+    Peers,
+    companions,
+    demands_of,
+    judge,
+    judge_together,
+)
 from outlive.resources import HOST_LABEL, VirtualMachine
 from outlive.resources.policies import AffinityRule
 from outlive.resources.reasons import MigrationReason, reason, render
@@ -135,7 +144,7 @@ async def _judged(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruli
     for one in (await _local_vms(node)).values():
         if one.name == vm.name:
             continue
-        if one.host == node.host:
+        if any(entry.hypervisor == node.host and entry.role != _INCOMING for entry in one.status.holders):
             with_it.update(rule for rule in together if rule in one.spec.affinity_rules)
         now = await _occupies(node, vm, one)
         if now is not None:
@@ -143,7 +152,7 @@ async def _judged(node: VmContext, vm: VirtualMachine, memory: VmMemory) -> Ruli
     why = _refusal(vm, apart, node.host, peers)
     if why is not None:
         return Ruling(why)
-    return await _away_from_its_group(node, vm, tuple(rule for rule in together if rule not in with_it), memory)
+    return await _beside_its_group(node, vm, tuple(rule for rule in together if rule not in with_it), memory)
 
 
 async def _occupies(node: VmContext, vm: VirtualMachine, other: VirtualMachine) -> VirtualMachine | None:
@@ -160,34 +169,79 @@ async def _occupies(node: VmContext, vm: VirtualMachine, other: VirtualMachine) 
     return now if comes or holds else None
 
 
-async def _away_from_its_group(
+async def _beside_its_group(
     node: VmContext, vm: VirtualMachine, rules: tuple[AffinityRule, ...], memory: VmMemory
 ) -> Ruling:
-    """Whether it may start apart from its group, of which nobody is here.
+    """Whether it may start where its group is to be; ``rules``: its affinity rules of which nobody has an entry here.
 
-    Of those that are to start, none of which has an entry yet, each gives way to the ones before it by name; the first
-    one waits until whoever did not know of it yet has an entry.
+    Where others of it have an entry on hosts that work, it goes there. Else all of them go where the first by name is
+    assigned. The first waits while others are elsewhere, until whoever did not know of it yet has an entry; and it does
+    not start on a host that is closed to one of its group while another host may have all of them.
     """
-    everyone, first, known = Peers(), Peers(), dict[str, bool]()
     if not rules:
         return Ruling()
-    async for one in list_all(node.store, VirtualMachine):
+    everyone = [one async for one in list_all(node.store, VirtualMachine) if one.spec.affinity_rules]
+    begun, others, known = Peers(), dict[str, tuple[list[AffinityRule], set[str]]](), dict[str, bool]()
+    for one in everyone:
         shared = [rule for rule in rules if rule in one.spec.affinity_rules]
         if not shared or one.name == vm.name or not _is_placed(one):
             continue
         for host in one.hosts() - known.keys():
             known[host] = await works(node.store, host)
         at = {node.host} if one.status.home == node.host else {host for host in one.hosts() if known[host]}
-        for peers in (everyone, first) if one.status.holders or one.name < vm.name else (everyone,):
-            peers.put(one.name, shared, sorted(at, key=natural_key))
-    if _refusal(vm, rules, node.host, everyone) is None:
-        return Ruling()
-    if why := _refusal(vm, rules, node.host, first):
+        if one.status.holders:
+            begun.put(one.name, shared, sorted(at, key=natural_key))
+        elif at:
+            others[one.name] = (shared, at)
+    if why := _refusal(vm, rules, node.host, begun):
         return Ruling(why)
+    if any(begun.on(rule, vm.name, node.host) for rule in rules):
+        return Ruling()
+    if why := await _closed_to_its_group(node, vm, everyone, memory):
+        return Ruling(why)
+    first = min(others, default=vm.name)
+    if first < vm.name:
+        shared, at = others[first]
+        leader = Peers()
+        leader.put(first, shared, sorted(at, key=natural_key))
+        if why := _refusal(vm, rules, node.host, leader):
+            return Ruling(why)
+    if all(node.host in at for _, at in others.values()):
+        return Ruling()
     now_s = node.clock.monotonic()
     if now_s > memory.yields_until_s + YIELD_S:
         memory.yields_until_s = now_s + YIELD_S
     return Ruling(wait_s=max(0.0, memory.yields_until_s - now_s))
+
+
+async def _closed_to_its_group(
+    node: VmContext, vm: VirtualMachine, everyone: Sequence[VirtualMachine], memory: VmMemory
+) -> str:
+    """Why this host is not for all of its group, which runs nowhere, while another is; empty: it is, or no other is.
+
+    Where recovery sends it back here all the same it starts: the others then are told which rule is in their way. So
+    does one that nobody would start elsewhere, by its policy.
+    """
+    demands = [demands_of(one) for one in everyone if one.name == vm.name or wanted(one)]
+    group = companions(demands_of(vm), demands)
+    if len(group) < 2 or memory.left_to_group or vm.spec.recovery.mode in ("hold", "ignore"):
+        return ""
+    names, peers = {one.id for one in group}, Peers()
+    for one in everyone:
+        if one.name not in names and _is_placed(one):
+            peers.put(one.name, one.spec.affinity_rules, one.hosts())
+    hosts = await survey(node.store)
+    closed = judge_together(group, node.host, peers, hosts.facts.get(node.host))
+    if closed is None:
+        return ""
+    memory_mib = sum(one.spec.resources.memory_bytes for one in everyone if one.name in names) / MEBIBYTE
+    memory.left_to_group = any(
+        hosts.facts[one.name].works  # also one that has not joined yet: after a power failure hosts come one by one
+        and one.memory.free >= memory_mib
+        and judge_together(group, one.name, peers, hosts.facts[one.name]) is None
+        for one in hosts.nodes
+    )
+    return render(closed).text if memory.left_to_group else ""
 
 
 def _is_placed(vm: VirtualMachine) -> bool:

@@ -213,6 +213,8 @@ class VmMemory:
     """Id of the request that was tried without its outcome becoming known, and since when."""
     yields_until_s: float = float("-inf")
     """Until then it lets others of its group that are to start elsewhere go first."""
+    left_to_group: bool = False
+    """Whether it was rejected because the host is closed to another of its group; that is done once."""
     resumed: int = 0
     """How often it was let go on after an error of a disk since storage has served it, …"""
     resume_s: float = 0.0
