@@ -19,9 +19,10 @@ from outlive.failover.analysis.survival import FailuresInput, FailuresResult, su
 from outlive.failover.analysis.tolerance import ToleranceInput, ToleranceResult, tolerance
 from outlive.failover.certificate import CertifyInput, CertifyResult, certify
 from outlive.failover.check import CheckInput, CheckResult, check
+from outlive.failover.failback import FAIL_BACK
 from outlive.failover.model import SlotView
 from outlive.failover.protection import required
-from outlive.failover.rebalance import FAIL_BACK, REBALANCE
+from outlive.failover.rebalance import REBALANCE
 from outlive.failover.reconciler.decider import DECISIONS as RECONCILER_DECISIONS
 from outlive.failover.rules import find_eligible_reservations, is_vm_eligible_for_reservation
 from outlive.failover.sizes import ResolvedSize, resolve_size

@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from outlive.failover.failback import VmMove
 from outlive.failover.fleet import Fleet, FreeAmounts
 from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
@@ -65,12 +66,9 @@ class RebalanceInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     topology: Topology = Topology()
 
 
-class BalancingMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BalancingMove(VmMove, frozen=True, kw_only=True, rename="camel"):
     """A VM moves, and how full its two hosts are before and after."""
 
-    vm: str
-    source: str
-    host: str
     source_before: float
     source_after: float
     host_before: float
@@ -199,15 +197,6 @@ class _Balancing:
             moves.append(self._moved(vm, source, host))
         return tuple(moves), False
 
-    def back(self, vm: str, host: str) -> BalancingMove | None:
-        """The VM's move to a host that it prefers, where that harms nobody."""
-        source = self._vms[vm].host
-        if source not in self._shares or host not in self._shares:
-            return None
-        if not self._may_run(vm, source, host) or not self._holds(vm, host):
-            return None
-        return self._moved(vm, source, host)
-
     def _emptier(self, source: str, by_share: Sequence[str]) -> Iterator[str]:
         """Hosts that are so much emptier that something is to be done about it, the emptiest first."""
         limit = self._shares[source] - self._apart
@@ -293,39 +282,10 @@ def _added(used: Mapping[str, int], vm: VmView, times: int) -> dict[str, int]:
     return {CPU: used[CPU] + times * vm.cpu_milli, MEMORY: used[MEMORY] + times * vm.memory_bytes}
 
 
-def fail_back(given: RebalanceInput) -> RebalanceResult:
-    """At most one move of a VM, of those with ``destinations``, to the host that it prefers most of all that it may go
-    to now; the one that gains most goes first. Balance is not looked at, everything else is as in ``rebalance``."""
-    work = _Balancing(given)
-    before = round(work.imbalance(), DIGITS)
-    gains = [
-        (demands.preferred[host] - demands.preferred.get(vm.host, 0), vm.id, host)
-        for vm in given.vms
-        if vm.id in given.destinations and (demands := given.demands.get(vm.id)) is not None
-        for host in demands.preferred
-        if demands.preferred[host] > demands.preferred.get(vm.host, 0)
-    ]
-    for _, vm, host in sorted(gains, key=lambda one: (-one[0], one[1], one[2])):
-        move = work.back(vm, host)
-        if move is not None:
-            return RebalanceResult(
-                before=before, after=round(work.imbalance(), DIGITS), why=BalanceReason.LIMIT, moves=(move,)
-            )
-    return RebalanceResult(before=before, after=before, why=BalanceReason.NOTHING_HELPS)
-
-
 def _moves_nothing(result: RebalanceResult) -> bool:
     return not result.moves
 
 
-FAIL_BACK: Final = Decision(
-    "failover.failback",
-    fail_back,
-    RebalanceInput,
-    RebalanceResult,
-    "Which VM goes back to a host that it prefers",
-    _moves_nothing,
-)
 REBALANCE: Final = Decision(
     "failover.rebalance",
     rebalance,

@@ -7,7 +7,7 @@ has changed since the plan costs a refused request and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,8 +16,8 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.failover.analysis.drain.inputs import free_table, possible_places
 from outlive.failover.config import FailoverSettings
+from outlive.failover.failback import FAIL_BACK, FailBackInput, FailBackResult, VmMove
 from outlive.failover.rebalance import (
-    FAIL_BACK,
     REBALANCE,
     BalancedHost,
     BalancingMove,
@@ -31,6 +31,7 @@ from outlive.failover.snapshot import Documents, Snapshot, snapshot_of
 from outlive.node.vm.requests import is_asked
 from outlive.node.vm.states import VmState, active_move, state_of, wanted
 from outlive.placement.rules import demands_of
+from outlive.placement.vms import VmView
 from outlive.recovery.in_flight import in_flight
 from outlive.recovery.states import unfinished
 from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, VirtualMachine
@@ -53,30 +54,12 @@ _replace = msgspec.structs.replace
 
 
 def rebalance_input(
-    gathered: Snapshot,
-    vms: Mapping[str, VirtualMachine],
-    policy: RebalancePolicy,
-    *,
-    ours_only: bool = False,
-    back: Collection[str] | None = None,
+    gathered: Snapshot, vms: Mapping[str, VirtualMachine], policy: RebalancePolicy, *, ours_only: bool = False
 ) -> RebalanceInput:
-    """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out.
-
-    ``back``: the question for ``failover.failback`` instead, about these VMs.
-    """
-    known = gathered.observation.hypervisors
-    ours = {host.name for host in known if host.spec.management == "node"}
-    hosts = {host.name: capacity for host in known if _takes_part(host) and (capacity := _capacity(host))}
-    if ours_only:
-        hosts = {name: capacity for name, capacity in hosts.items() if name in ours}
+    """The question for ``failover.rebalance``; ``ours_only``: of hosts with our daemon, which carries moves out."""
+    hosts = _hosts(gathered, ours_only=ours_only)
     sources = _fullest(gathered, hosts)
-    movable = [
-        view
-        for view in gathered.vms
-        if (view.host in sources if back is None else view.id in back and view.host in hosts)
-        and view.id in vms
-        and _may_move(vms[view.id], ours=view.host in ours)
-    ]
+    movable = _movable(gathered, vms, (view for view in gathered.vms if view.host in sources))
     demands = {name: demands_of(vm) for name, vm in vms.items()}
     return RebalanceInput(
         hosts=tuple(BalancedHost(name=name, capacity=capacity) for name, capacity in hosts.items()),
@@ -95,6 +78,46 @@ def rebalance_input(
     )
 
 
+def fail_back_input(gathered: Snapshot, vms: Mapping[str, VirtualMachine], back: Collection[str]) -> FailBackInput:
+    """The question for ``failover.failback``, about these VMs and hosts with our daemon."""
+    hosts, demands = _hosts(gathered, ours_only=True), {name: demands_of(vm) for name, vm in vms.items()}
+    willing = {name for name, vm in vms.items() if vm.spec.failback == "auto"}
+    going = (view for view in gathered.vms if view.id in willing and (view.id in back or demands[view.id].rules))
+    return FailBackInput(
+        hosts=tuple(hosts),
+        vms=gathered.vms,
+        back=tuple(sorted(back)),
+        willing=tuple(sorted(willing)),
+        required=gathered.required,
+        slots=gathered.observation.slots,
+        sizes=gathered.sizes,
+        free=free_table(gathered.fleet),
+        places=possible_places(gathered, _movable(gathered, vms, going)),
+        demands={name: one for name, one in demands.items() if one.rules or one.preferred or one.host_limit},
+        topology=gathered.topology,
+    )
+
+
+def _hosts(gathered: Snapshot, *, ours_only: bool) -> dict[str, dict[str, int]]:
+    """Host that VMs may leave or come to → its capacity."""
+    found = {
+        host.name: capacity
+        for host in gathered.observation.hypervisors
+        if _takes_part(host) and (capacity := _capacity(host))
+    }
+    ours = _ours(gathered)
+    return {name: capacity for name, capacity in found.items() if name in ours} if ours_only else found
+
+
+def _ours(gathered: Snapshot) -> set[str]:
+    return {host.name for host in gathered.observation.hypervisors if host.spec.management == "node"}
+
+
+def _movable(gathered: Snapshot, vms: Mapping[str, VirtualMachine], views: Iterable[VmView]) -> list[VmView]:
+    ours = _ours(gathered)
+    return [view for view in views if view.id in vms and _may_move(vms[view.id], ours=view.host in ours)]
+
+
 _NONE: Final = Documents()
 
 
@@ -105,34 +128,32 @@ class BalancingState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     settings: FailoverSettings
     policy: RebalancePolicy
     back: tuple[str, ...] | None = None
-    """As of ``rebalance_input``."""
-
-
-def _input_of(given: BalancingState) -> RebalanceInput:
-    gathered = snapshot_of(given.documents, given.settings, in_flight=in_flight)
-    vms = {vm.name: vm for vm in given.documents.vms}
-    return rebalance_input(gathered, vms, given.policy, ours_only=True, back=given.back)
+    """VMs that are to go back to hosts that they prefer: this is asked instead of balance."""
 
 
 class BalancingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan, and what is recorded of its input."""
 
-    result: RebalanceResult
+    result: RebalanceResult | None = None
+    back: FailBackResult | None = None
+    """One of these two."""
     input_digest: str
     input: bytes = b""
     """Empty where it is too large for a record."""
 
 
 def _plan_of(given: BalancingState) -> BalancingPlan:
-    asked = _input_of(given)
-    raw = encode_canonical(asked)
-    result = decision_for(given.back).function(asked)
-    return BalancingPlan(result=result, input_digest=digest(raw), input=raw if len(raw) <= RECORD_BYTES else b"")
-
-
-def decision_for(back: tuple[str, ...] | None) -> Decision[RebalanceInput, RebalanceResult]:
-    """Which one is asked; ``back`` as of ``rebalance_input``."""
-    return REBALANCE if back is None else FAIL_BACK
+    gathered = snapshot_of(given.documents, given.settings, in_flight=in_flight)
+    vms = {vm.name: vm for vm in given.documents.vms}
+    if given.back is None:
+        question = rebalance_input(gathered, vms, given.policy, ours_only=True)
+        plan = BalancingPlan(result=REBALANCE.function(question), input_digest="")
+        raw = encode_canonical(question)
+    else:
+        journey = fail_back_input(gathered, vms, given.back)
+        plan = BalancingPlan(back=FAIL_BACK.function(journey), input_digest="")
+        raw = encode_canonical(journey)
+    return _replace(plan, input_digest=digest(raw), input=raw if len(raw) <= RECORD_BYTES else b"")
 
 
 PLANNED: Final = Decision("rebalance.plan", _plan_of, BalancingState, BalancingPlan, "A plan, from documents")
@@ -181,9 +202,12 @@ def under_way(vms: Iterable[VirtualMachine]) -> str:
     return ""
 
 
-async def request_move(store: Store, clock: Clock, ids: Ids, move: BalancingMove) -> bool:
-    """Ask the VM's host for the move, live or not at all; ``False`` where the VM is not as it was planned for."""
-    request = Request(id=ids.uuid(), verb="move", target=move.host, force_live=True)
+async def request_move(store: Store, clock: Clock, ids: Ids, move: VmMove, *, with_group: bool = False) -> bool:
+    """Ask the VM's host for the move, live or not at all; ``False`` where the VM is not as it was planned for.
+
+    ``with_group``: as of ``Request``.
+    """
+    request = Request(id=ids.uuid(), verb="move", target=move.host, force_live=True, with_group=with_group)
 
     def asked(vm: VirtualMachine | None) -> VirtualMachine | None:
         if vm is None or vm.host != move.source or is_asked(vm) or active_move(vm) is not None or unfinished(vm):
@@ -194,7 +218,31 @@ async def request_move(store: Store, clock: Clock, ids: Ids, move: BalancingMove
     return after is not None and after.spec.request == request
 
 
-async def is_moved(store: Store, clock: Clock, move: BalancingMove) -> bool:
+async def move_together(store: Store, clock: Clock, ids: Ids, moves: Sequence[VmMove]) -> str:
+    """Move these VMs one after the other, all or none: the VM that did not move, after those before it were brought
+    back; empty where all moved.
+
+    Bounded by ``MOVE_LIMIT_S`` a move. Where a process ends in between, or a move back fails too, the rest of the group
+    is asked for again by the next plan, and ``outlive why`` names the rule that the VMs go against meanwhile.
+    """
+    moved: list[VmMove] = []
+    for move in moves:
+        requested = await request_move(store, clock, ids, move, with_group=True)
+        if not requested or not await is_moved(store, clock, move):
+            await _bring_back(store, clock, ids, moved)
+            return move.vm
+        moved.append(move)
+    return ""
+
+
+async def _bring_back(store: Store, clock: Clock, ids: Ids, moved: Sequence[VmMove]) -> None:
+    for move in reversed(moved):
+        back = VmMove(vm=move.vm, source=move.host, host=move.source)
+        if await request_move(store, clock, ids, back, with_group=True):
+            await is_moved(store, clock, back)
+
+
+async def is_moved(store: Store, clock: Clock, move: VmMove) -> bool:
     """Wait until a move that was requested is over, at most ``MOVE_LIMIT_S``; whether the VM is where it was to go."""
     until = clock.monotonic() + MOVE_LIMIT_S
     while clock.monotonic() < until:

@@ -6,7 +6,8 @@ unanswered request, no planned work. One VM moves after the other, as the plan h
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from outlive.base.batches import batches
 from outlive.base.clock import Clock
@@ -14,16 +15,19 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverSettings
+from outlive.failover.failback import FAIL_BACK, Blocked, FailBackResult, VmMove
+from outlive.failover.planner.actions import Action
 from outlive.failover.ports import Computer
-from outlive.failover.rebalance import RebalanceResult
+from outlive.failover.rebalance import REBALANCE, RebalanceResult
+from outlive.failover.reconciler.apply import Outcome
 from outlive.failover.report.reporter import Events
 from outlive.failover.snapshot import Documents
 from outlive.recovery.balance import (
     PLANNED,
     BalancingPlan,
     BalancingState,
-    decision_for,
     encoded,
+    move_together,
     request_move,
     rests,
     sentence,
@@ -42,7 +46,7 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, RebalancePolicy
 from outlive.resources.codec import decode_as, encode_canonical
-from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.decisions import Decision, DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.store import Store, list_all
 from outlive.store.access import read
@@ -53,10 +57,15 @@ LOOK_S: Final = 10.0
 """How often the background loop looks whether it has something to do."""
 ASK_AGAIN_S: Final = 300.0
 """After so long a VM that was asked to go back and did not is asked again."""
+BLOCKED_S: Final = 60.0
+"""After so long a VM that could not go back is looked at again."""
+BLOCKED_KEPT: Final = 1_000
+"""VMs of which is remembered why they do not go back, so that it is told once."""
 SUBJECT: Final = "cluster"
 """Under which the decision is recorded."""
 
 R = TypeVar("R", bound=Resource)
+T = TypeVar("T")
 _log = get_logger("rebalance")
 
 
@@ -74,14 +83,18 @@ class Rebalancer:
         clock: Clock,
         ids: Ids,
         vms: Informer[VirtualMachine],
+        exchange: Callable[[Sequence[Action]], Awaitable[Outcome]],
     ) -> None:
-        """``vms``: with the indexes of recovery."""
+        """``vms``: with the indexes of recovery. ``exchange``: has VMs change slots."""
         self._store = store
         self._settings = settings.of_plans
         self._vms = vms
-        self._sent_back: dict[tuple[str, str], float] = {}
-        """VM and the host that it is on → when it was last asked to go back, so that one that is refused is not asked
-        again at once."""
+        self._exchange = exchange
+        self._rests_until: dict[tuple[str, str], float] = {}
+        """VM and the host that it is on → until when it is left alone, so that one that is refused is not asked at once
+        again."""
+        self._blocked: dict[str, Blocked] = {}
+        """What was told last of VMs that do not go back."""
         self._computer = computer
         self._decisions = decisions
         self._events = events
@@ -119,27 +132,70 @@ class Rebalancer:
             return LOOK_S
         self._said = ""
         documents = await self._read()
-        if back:
-            result = await self._planned(documents, policy, tuple(sorted(back)))
-            for move in result.moves:
-                self._sent_back[move.vm, move.source] = self._clock.monotonic()
-                if await request_move(self._store, self._clock, self._ids, move):
-                    note = f"{move.vm} goes back from {move.source} to {move.host}, which it prefers"
-                    about = ObjectRef(kind="VirtualMachine", name=move.vm)
-                    self._events.emit(about, "FailedBack", note, type="Normal", action="Failback")
-                    _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
-            if result.moves or not balances:
-                return LOOK_S
-        moves = await self._begin(await self._planned(documents, policy))
+        if back and (await self._bring_home(documents, policy, tuple(sorted(back))) or not balances):
+            return LOOK_S
+        if not balances:
+            return LOOK_S
+        moves = await self._begin(await self._balanced(documents, policy))
         self._asked = self._asked + 1 if moves and self._asked + 1 < policy.moves else 0
         return LOOK_S if self._asked else policy.pause_s
 
     def _going_back(self) -> frozenset[str]:
         """VMs that go back by themselves, and prefer a host to the one that they are on."""
         now = self._clock.monotonic()
-        self._sent_back = {one: at for one, at in self._sent_back.items() if now - at < ASK_AGAIN_S}
-        found = (vm for vm in self._vms.by_index(FAILBACK_INDEX, "auto") if (vm.name, vm.host) not in self._sent_back)
+        self._rests_until = {one: until for one, until in self._rests_until.items() if now < until}
+        found = (vm for vm in self._vms.by_index(FAILBACK_INDEX, "auto") if (vm.name, vm.host) not in self._rests_until)
         return frozenset(vm.name for vm in found if _prefers_another(vm))
+
+    async def _bring_home(self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...]) -> bool:
+        """Exchange slots where that is needed, then let one VM, or all of one affinity group, go back; whether anything
+        was begun. What does not go is told, and is looked at again after a while."""
+        plan = await self._homecoming(documents, policy, back)
+        if plan.slots:
+            outcome = await self._exchange(plan.slots)
+            _log.info("failback.slots", joined=outcome.reused, opened=outcome.created, failed=outcome.failed)
+            plan = await self._homecoming(await self._read(), policy, back)
+        for one in plan.blocked:
+            self._tell(one)
+        if not plan.moves or plan.slots:
+            return bool(plan.slots)
+        now = self._clock.monotonic()
+        self._rests_until.update({(move.vm, move.source): now + ASK_AGAIN_S for move in plan.moves})
+        if len(plan.moves) == 1:
+            return await self._go_back(plan.moves[0])
+        stayed = await move_together(self._store, self._clock, self._ids, plan.moves)
+        for move in plan.moves:
+            if stayed:
+                text = f"{move.vm} does not go back to {move.host}: {stayed} of its affinity group did not move"
+                self._report(move.vm, "FailBackBlocked", text)
+            else:
+                self._report_return(move)
+        return True
+
+    async def _go_back(self, move: VmMove) -> bool:
+        requested = await request_move(self._store, self._clock, self._ids, move)
+        if requested:
+            self._report_return(move)
+        return requested
+
+    def _report_return(self, move: VmMove) -> None:
+        self._report(move.vm, "FailedBack", f"{move.vm} goes back from {move.source} to {move.host}, which it prefers")
+        _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
+
+    def _tell(self, blocked: Blocked) -> None:
+        """Say once why it does not go back, and look at it again after a while."""
+        vm = self._vms.get(blocked.vm)
+        if vm is not None:
+            self._rests_until[vm.name, vm.host] = self._clock.monotonic() + BLOCKED_S
+        if self._blocked.get(blocked.vm) != blocked:
+            self._report(blocked.vm, "FailBackBlocked", str(blocked))
+        self._blocked[blocked.vm] = blocked
+        while len(self._blocked) > BLOCKED_KEPT:
+            self._blocked.pop(next(iter(self._blocked)))
+
+    def _report(self, vm: str, event: str, note: str) -> None:
+        about = ObjectRef(kind="VirtualMachine", name=vm)
+        self._events.emit(about, event, note, type="Normal", action="Failback")
 
     async def _under_way(self) -> str:
         for some in batches(self._vms.items(), AT_ONCE):
@@ -165,14 +221,26 @@ class Rebalancer:
                 await self._clock.sleep(0)
         return found
 
-    async def _planned(
-        self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...] | None = None
-    ) -> RebalanceResult:
+    async def _balanced(self, documents: Documents, policy: RebalancePolicy) -> RebalanceResult:
+        plan = await self._planned(BalancingState(documents=documents, settings=self._settings, policy=policy))
+        assert plan.result is not None, "that was asked for"
+        self._keep(REBALANCE, plan, plan.result)
+        return plan.result
+
+    async def _homecoming(self, documents: Documents, policy: RebalancePolicy, back: tuple[str, ...]) -> FailBackResult:
+        state = BalancingState(documents=documents, settings=self._settings, policy=policy, back=back)
+        plan = await self._planned(state)
+        assert plan.back is not None, "that was asked for"
+        self._keep(FAIL_BACK, plan, plan.back)
+        return plan.back
+
+    async def _planned(self, given: BalancingState) -> BalancingPlan:
         """The decision, made by whoever computes decisions."""
-        given = BalancingState(documents=documents, settings=self._settings, policy=policy, back=back)
         answer = await self._computer.compute(PLANNED, *await encoded(given, self._clock))
         plan: BalancingPlan = decode_as(BalancingPlan, answer)
-        decision, result = decision_for(back), plan.result
+        return plan
+
+    def _keep(self, decision: Decision[Any, T], plan: BalancingPlan, result: T) -> None:
         self._decisions.keep(
             decision,
             plan.input,
@@ -181,7 +249,6 @@ class Rebalancer:
             subject=SUBJECT,
             input_digest=plan.input_digest,
         )
-        return result
 
     async def _begin(self, result: RebalanceResult) -> bool:
         """Ask for the first move of a plan, and for no other: the next plan is made where it has led."""

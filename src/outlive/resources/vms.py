@@ -52,6 +52,8 @@ class Request(Part, frozen=True, kw_only=True):
     target: str = ""
     force: bool = False
     force_live: bool = False
+    with_group: bool = False
+    """Of a ``move``: the others of its affinity groups on its host follow, so they do not keep it there."""
     device: Annotated[str, Meta(max_length=64)] = ""
     """What is attached or detached: the target of a disk of the definition, or the MAC address of an interface."""
 

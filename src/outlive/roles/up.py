@@ -410,6 +410,7 @@ class UpRole:
             clock=self._clock,
             ids=ids,
             vms=self.informers.vms,
+            exchange=self.failover.reconciler.exchange,
         )
         if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)

@@ -22,7 +22,7 @@ from outlive.base.clock import Clock
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverConfig
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Claim, Fail
+from outlive.failover.planner.actions import Action, Claim, Fail
 from outlive.failover.planner.cleanup import CleanResult, departure
 from outlive.failover.planner.selection import service_rank
 from outlive.failover.reconciler.apply import Changes, Outcome
@@ -191,6 +191,11 @@ class Reconciler:
             and not cache.misplaced(vm)
             and cache.vms[vm].host not in cache.locations.lost
         )
+
+    async def exchange(self, actions: Sequence[Action]) -> Outcome:
+        """Let VMs join or open slots and then leave others, stage by stage, up to the first that is not allowed now."""
+        with request_context(greq=new_global_request_id(self._context.ids, REQUEST_PREFIX), req=""):
+            return await self._changes.switch(actions, {})
 
     # Cleaning up
 

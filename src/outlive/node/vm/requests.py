@@ -429,7 +429,8 @@ async def places_for(store: Store, vm: VirtualMachine, request: Request) -> Plac
     if request.verb not in RELOCATIONS:
         return Places()
     hosts, home = await survey(store), vm.status.home if request.verb == "unmigrate" else ""
-    return Places(hosts, await ruled(store, vm, hosts, returning=home), home)
+    leaving = vm.host if request.with_group else ""
+    return Places(hosts, await ruled(store, vm, hosts, leaving=leaving, returning=home), home)
 
 
 def _decide(node: VmContext, vm: VirtualMachine, request: Request, places: Places) -> VmRequestResult:

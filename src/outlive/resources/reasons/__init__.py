@@ -18,7 +18,7 @@ from typing import Final
 from outlive.resources.reasons import coverage, inventory, places, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
-from outlive.resources.reasons.places import PlaceReason, RuleConflict
+from outlive.resources.reasons.places import FailBackReason, PlaceReason, RuleConflict
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
 from outlive.resources.reasons.vm import LOCKED as LOCKED
 from outlive.resources.reasons.vm import OF_EVERY_HOST as OF_EVERY_HOST

@@ -21,6 +21,19 @@ class PlaceReason(enum.StrEnum):
     SOFT_ANTI_AFFINITY = "soft-anti-affinity"
 
 
+class FailBackReason(enum.StrEnum):
+    """Why a VM does not go back to a host that it prefers."""
+
+    AGAINST_RULE = "failback-against-rule"
+    NOT_OFFERED = "failback-not-offered"
+    NO_ROOM = "failback-no-room"
+    SLOT_STAYS = "failback-slot-stays"
+    COVERAGE = "failback-coverage"
+    NOT_LIVE = "failback-not-live"
+    GROUP_STAYS = "failback-group-stays"
+    GROUP_PREFERS = "failback-group-prefers"
+
+
 class RuleConflict(enum.StrEnum):
     """Rules of VMs that cannot be met together."""
 
@@ -56,6 +69,28 @@ TABLE: Final[Table] = {
     PlaceReason.SOFT_ANTI_AFFINITY: Template(
         "{host} has {others} of soft anti-affinity group {group} of {vm}, or is to get it"
     ),
+    FailBackReason.AGAINST_RULE: Template("{why}"),
+    FailBackReason.NOT_OFFERED: Template(
+        "placement does not offer {host}, or one that is to be kept apart from {vm} has a slot there",
+        "outlive placement rank --vm {vm} --explain",
+    ),
+    FailBackReason.NO_ROOM: Template(
+        "{host} has no room for {vm} beside its VMs and slots", "make room there, or add a host for slots"
+    ),
+    FailBackReason.SLOT_STAYS: Template(
+        "slot {slot} of {vm} would not count for it there, and no other host has room for it",
+        "add a host, or make room for a slot on one that {vm} may run on",
+    ),
+    FailBackReason.COVERAGE: Template("once it is on {host}, VMs would miss slots that they have now"),
+    FailBackReason.NOT_LIVE: Template(
+        "{vm} cannot move live now: it does not run, something is under way, its host has not joined or is to be "
+        "emptied, or its migrationMethod is shutdown"
+    ),
+    FailBackReason.GROUP_STAYS: Template(
+        "{vm} of its affinity group has not failback auto, and all of the group go together",
+        "set spec.failback of {vm}, or: outlive group move",
+    ),
+    FailBackReason.GROUP_PREFERS: Template("the others of the affinity group of {vm} prefer where they are"),
     RuleConflict.BOTH_POLICIES: Template(
         "{vm} and {other} are together in affinity group {group} and apart in anti-affinity group {apart}",
         "take one of them out of one of the two groups, or make one policy soft",

@@ -190,8 +190,8 @@ TABLE: Final[Table] = {
     ),
     HoldReason.NOT_ELSEWHERE: Template(
         "it was refused or not started by {hosts}{why}, and its policy (maxRelocations 0) lets it start nowhere else",
-        "see why they refused it, then: outlive request {name} start; they are asked again by themselves after a while; "
-        "to let it start elsewhere, raise spec.recovery.maxRelocations",
+        "see why they refused it, then: outlive request {name} start; they are asked again after a while; to let "
+        "it start elsewhere, raise spec.recovery.maxRelocations",
     ),
     HoldReason.KEPT_DOWN: Template(
         "{host} does not run it any more, and its policy (spec.recovery.mode) is hold",
