@@ -54,6 +54,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "protect": Entry("operator", "Take a VM back into protection."),
     "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),
     "vm": Entry("vm", "VMs: define, list, info, start, stop, move, migrate, rename, undefine and more.", "app"),
+    "group": Entry("groups", "Groups of VMs that are to be together or apart: list, move.", "app"),
     "console": Entry("console", "Attach to the serial console of a VM, or print its log."),
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty hosts of their VMs."),

@@ -248,8 +248,8 @@ class _Homecoming:
         return view.stopped and not view.held
 
 
-def _does_nothing(result: FailBackResult) -> bool:
-    return not result.moves
+def _says_nothing(result: FailBackResult) -> bool:
+    return not result.moves and not result.blocked
 
 
 FAIL_BACK: Final = Decision(
@@ -258,5 +258,5 @@ FAIL_BACK: Final = Decision(
     FailBackInput,
     FailBackResult,
     "Which VMs go back to a host that they prefer",
-    _does_nothing,
+    _says_nothing,
 )

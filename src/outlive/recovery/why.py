@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.base.errors import NotFound
 from outlive.base.phrases import count_of, shown_time
+from outlive.failover.failback import FAIL_BACK, FailBackResult
 from outlive.failover.rebalance import REBALANCE, RebalanceResult
 from outlive.node import health
 from outlive.node.fencing.attestation import lost_memberships
@@ -25,8 +26,9 @@ from outlive.node.health import Answer
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.storage_loss import WHAT_NOW
 from outlive.node.vm.states import deletion_of, order_here, wanted
-from outlive.placement.rules import Peers, demands_of, facts_of, objections
+from outlive.placement.rules import AFFINITY, Peers, demands_of, facts_of, objections
 from outlive.recovery.balance import sentence
+from outlive.recovery.groups import helpful_move
 from outlive.recovery.states import summary_of, waits_for
 from outlive.resources import (
     Cluster,
@@ -42,13 +44,15 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
 from outlive.resources.hosts import StorageLoss
-from outlive.resources.reasons import Reason, VmReason, render
+from outlive.resources.reasons import HoldReason, Reason, VmReason, render
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
 
 DECISIONS_LIMIT: Final = 200
 """Decisions that one answer shows, the last ones."""
+CLOSED_BY_RULES: Final = (HoldReason.RULED_OUT, HoldReason.REFUSED)
+"""Reasons behind which a rule of an affinity group may be."""
 ANY_TIME: Final = float("-inf")
 """A moment before the end of all announced work."""
 
@@ -139,6 +143,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
                 *_storage_loss_links(vm),
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
+                *_not_back(vm, records),
                 *_policy(vm),
                 *_against(broken),
                 *await _disarmed(store),
@@ -149,7 +154,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             else _remedy_of_storage(vm)
             or _remedy_of_waiting(vm)
             or _first_remedy(doubt)
-            or _remedy_of_rules(vm, broken),
+            or await _remedy_of_rules(store, vm, broken),
             decisions=_recorded(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and _is_fence(one, recovery.fence)]
@@ -161,6 +166,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
     chain += [*_start_order(vm), *_held(vm), *_storage_loss_links(vm), *_policy(vm), *_rebalanced(vm.name, records)]
+    chain += _not_back(vm, records)
     broken = await _broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
     chain += _against(broken)
     chain += await _disarmed(store)
@@ -169,7 +175,11 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         summary=render(summary_of(vm)).text + _moved_since(vm, recovery),
         settled=recovery.phase is RecoveryPhase.RECOVERED and not is_starved(vm),
         chain=tuple(chain),
-        remedy=recovery.remedy or _remedy_of_storage(vm) or _remedy_of_waiting(vm) or _remedy_of_rules(vm, broken),
+        remedy=(await _remedy_of_rules(store, vm, broken) if not broken else "")
+        or recovery.remedy
+        or _remedy_of_storage(vm)
+        or _remedy_of_waiting(vm)
+        or await _remedy_of_rules(store, vm, broken),
         decisions=_recorded([*fenced, *mine]),
     )
 
@@ -229,6 +239,18 @@ def _rebalanced(vm: str, records: Iterable[DecisionRecord]) -> Iterator[Link]:
                 for move in result.moves
                 if move.vm == vm
             )
+
+
+def _not_back(vm: VirtualMachine, records: Iterable[DecisionRecord]) -> Iterator[Link]:
+    """Why it was not sent to a host that it prefers when that was looked at last, while it would still go there."""
+    weights = vm.spec.preferred_hosts.weights
+    named = [one for one in records if one.decision == FAIL_BACK.name and f'"{vm.name}"' in one.output]
+    if vm.spec.failback != "auto" or not named:
+        return
+    last = max(named, key=lambda one: (one.at, one.name))
+    for blocked in decode_as(FailBackResult, last.output.encode()).blocked:
+        if blocked.vm == vm.name and weights.get(blocked.host, 0) > weights.get(vm.host, 0):
+            yield Link(at=last.at, text=str(blocked), decision=last.name)
 
 
 async def _disarmed(store: Store) -> list[Link]:
@@ -293,9 +315,29 @@ def _against(rules: Iterable[Reason]) -> Iterator[Link]:
     return (Link(text=f"it runs against a rule: {render(one).text}") for one in rules)
 
 
-def _remedy_of_rules(vm: VirtualMachine, broken: list[Reason]) -> str:
-    move = f"outlive vm move {vm.name} brings it to a host that its rules allow, where one has room"
-    return move if broken else ""
+async def _remedy_of_rules(store: Store, vm: VirtualMachine, broken: list[Reason]) -> str:
+    """The move that helps one that runs against rules, or that is held because of those of its affinity group."""
+    recovery = vm.status.recovery
+    held = recovery is not None and recovery.phase is RecoveryPhase.HELD and recovery.reason in CLOSED_BY_RULES
+    if not broken and not held:
+        return ""
+    vms: dict[str, VirtualMachine] = {}
+    if any(rule.policy == AFFINITY for rule in vm.spec.affinity_rules):
+        vms = {one.name: one async for one in list_all(store, VirtualMachine)}
+    move = helpful_move(vm, vms, [one async for one in list_all(store, Hypervisor)]) if vms else None
+    if move is not None and (
+        broken or not any(one.status.holders for one in vms.values() if _is_with(one, vm, move[1]))
+    ):
+        group, host = move
+        return f"outlive group move {group} {host} brings all that are to be together to a host that their rules allow"
+    one = f"outlive vm move {vm.name} brings it to a host that its rules allow, where one has room"
+    return one if broken else ""
+
+
+def _is_with(one: VirtualMachine, vm: VirtualMachine, host: str) -> bool:
+    """Whether it is on the host and to be on one host with the VM."""
+    shared = any(rule.policy == AFFINITY and rule in one.spec.affinity_rules for rule in vm.spec.affinity_rules)
+    return shared and one.host == host and one.name != vm.name
 
 
 def _remedy_of_waiting(vm: VirtualMachine) -> str:

@@ -1,0 +1,174 @@
+"""Affinity groups as an operator sees them: who is in them and where, and the moves that bring all of one together.
+
+A move of a group is one request a VM, one after the other, each of which its host answers by the rules at that moment.
+All of them happen, or those that did are undone (``balance.move_together``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import Conflict, NotFound, Refused
+from outlive.failover.analysis.drain.inputs import free_table, possible_places
+from outlive.failover.failback import VmMove
+from outlive.failover.snapshot import Snapshot
+from outlive.node.vm.requests import is_asked
+from outlive.node.vm.states import active_move, wanted
+from outlive.placement.rules import (
+    AFFINITY,
+    HARD,
+    Demands,
+    Peers,
+    companions,
+    demands_of,
+    facts_of,
+    judge_together,
+    storage_refusal,
+)
+from outlive.placement.vms import amounts_of
+from outlive.recovery.states import unfinished
+from outlive.resources import Amounts, Hypervisor, VirtualMachine
+from outlive.resources.hosts import lost_places, out_of_service
+from outlive.resources.reasons import Reason, render
+from outlive.resources.storage_places import first_lost
+
+LIST: Final = "outlive group list"
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A VM of a group."""
+
+    vm: str
+    host: str
+    """Where it is assigned; empty: nowhere."""
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """VMs that name the same group with the same policy."""
+
+    group: str
+    policy: str
+    hosts: tuple[str, ...]
+    together: bool | None
+    """Of affinity groups: whether all that have a host are on one; ``None`` of others."""
+    members: tuple[GroupMember, ...]
+
+
+def groups_in(vms: Iterable[VirtualMachine]) -> tuple[GroupView, ...]:
+    """All groups that the VMs name, by name and policy."""
+    found: dict[tuple[str, str], list[GroupMember]] = {}
+    for vm in vms:
+        for rule in vm.spec.affinity_rules:
+            found.setdefault((rule.group, rule.policy), []).append(GroupMember(vm=vm.name, host=vm.host))
+    return tuple(_view(group, policy, members) for (group, policy), members in sorted(found.items()))
+
+
+def _view(group: str, policy: str, members: list[GroupMember]) -> GroupView:
+    hosts = tuple(sorted({one.host for one in members if one.host}))
+    return GroupView(
+        group=group,
+        policy=policy,
+        hosts=hosts,
+        together=len(hosts) <= 1 if policy in (AFFINITY, "soft-affinity") else None,
+        members=tuple(sorted(members, key=lambda one: one.vm)),
+    )
+
+
+def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: str, host: str) -> tuple[VmMove, ...]:
+    """The moves that bring all of an affinity group to the host, with all that are bound to its VMs by further groups.
+
+    One that recovery holds is left out: recovery starts it beside the others. ``NotFound`` without such a group or host;
+    ``Conflict`` while something of it is under way; ``Refused`` where a rule, the host itself or the lack of room
+    forbids it for any of them.
+    """
+    whole = _whole(vms, group)
+    target = next((one for one in gathered.observation.hypervisors if one.name == host), None)
+    if target is None:
+        raise NotFound(f"there is no host {host}", remedy="outlive host list")
+    if why := out_of_service(target):
+        raise Refused(f"{host} is not schedulable: it {why}", remedy="choose another host")
+    if closed := _closed_by(whole, vms, target):
+        message = render(closed)
+        raise Refused(f"not all of group {group} may be on {host}: {message.text}", remedy=message.remedy)
+    going = [vms[one.id] for one in whole if vms[one.id].host not in ("", host)]
+    for vm in going:
+        if is_asked(vm) or active_move(vm) is not None or unfinished(vm):
+            raise Conflict(
+                f"{vm.name} is being recovered or moved, or has an open request", remedy="repeat it after that"
+            )
+    views = [view for view in gathered.vms if view.id in {vm.name for vm in going}]
+    places, free = possible_places(gathered, views), free_table(gathered.fleet).get(host, {})
+    for view in views:
+        if host not in places[view.id]:
+            raise Refused(
+                f"placement does not offer {host} for {view.id}",
+                remedy=f"outlive placement rank --vm {view.id} --explain",
+            )
+    need: dict[str, int] = {}
+    for view in views:
+        for resource, amount in amounts_of(view).items():
+            need[resource] = need.get(resource, 0) + amount
+    short = {name: amount - free.get(name, 0) for name, amount in need.items() if amount > free.get(name, 0)}
+    if short:
+        lacks = ", ".join(f"{amount} of {name}" for name, amount in sorted(short.items()))
+        raise Refused(
+            f"{host} has no room for all of group {group} beside its VMs and slots: {lacks} is missing",
+            remedy="make room there, or choose another host",
+        )
+    return tuple(VmMove(vm=vm.name, source=vm.host, host=host) for vm in going)
+
+
+def _whole(vms: Mapping[str, VirtualMachine], group: str) -> tuple[Demands, ...]:
+    """The VMs of an affinity group, and those that are to be with them by way of others."""
+    ruled = [demands_of(vm) for vm in vms.values() if vm.spec.affinity_rules]
+    policies = {rule.policy: one for one in ruled for rule in one.rules if rule.group == group}
+    if AFFINITY not in policies:
+        if policies:
+            raise Refused(f"group {group} is no affinity group: {', '.join(sorted(policies))}", remedy=LIST)
+        raise NotFound(f"no VM is in a group {group!r}", remedy=LIST)
+    return companions(policies[AFFINITY], ruled)
+
+
+def _closed_by(group: Iterable[Demands], vms: Mapping[str, VirtualMachine], host: Hypervisor) -> Reason | None:
+    """What closes the host to one of these VMs, wherever they are now; ``None``: all of them may be there."""
+    names, peers = {one.id for one in group}, Peers()
+    for vm in vms.values():
+        if vm.name not in names and (vm.status.holders or wanted(vm)):
+            peers.put(vm.name, [rule for rule in vm.spec.affinity_rules if rule.policy in HARD], vm.hosts())
+    for name in sorted(names):
+        place = first_lost(vms[name].spec.disks, lost_places(host))
+        if place is not None:
+            return storage_refusal(name, host.name, place)
+    return judge_together(group, host.name, peers, facts_of(host))
+
+
+def helpful_move(
+    vm: VirtualMachine, vms: Mapping[str, VirtualMachine], hosts: Iterable[Hypervisor]
+) -> tuple[str, str] | None:
+    """Group and host: the move that brings the VM together with its affinity groups where all may be, with the fewest
+    VMs that go; ``None`` where it is in none, or no host takes all of them. Room is what hosts have beside their VMs."""
+    rules = [rule for rule in vm.spec.affinity_rules if rule.policy == AFFINITY]
+    if not rules:
+        return None
+    whole = companions(demands_of(vm), [demands_of(one) for one in vms.values() if one.spec.affinity_rules])
+    found = [
+        (len(away), host.name)
+        for host in hosts
+        if not out_of_service(host) and _closed_by(whole, vms, host) is None
+        for away in [[vms[one.id] for one in whole if vms[one.id].host != host.name]]
+        if _has_room(host, away)
+    ]
+    return (rules[0].group, min(found)[1]) if found else None
+
+
+def _has_room(host: Hypervisor, vms: Iterable[VirtualMachine]) -> bool:
+    capacity, used = host.effective_capacity(), host.status.allocation or Amounts()
+    if capacity is None:
+        return True
+    needs = [vm.spec.resources for vm in vms]
+    cpu = used.cpu_milli + sum(one.cpu_milli for one in needs)
+    memory = used.memory_bytes + sum(one.memory_bytes for one in needs)
+    return cpu <= capacity.cpu_milli and memory <= capacity.memory_bytes
