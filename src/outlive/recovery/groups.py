@@ -78,10 +78,10 @@ def _view(group: str, policy: str, members: list[GroupMember]) -> GroupView:
 
 
 def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: str, host: str) -> tuple[VmMove, ...]:
-    """The moves that bring all of an affinity group to the host, with all that are bound to its VMs by further groups.
+    """The moves that bring all of an affinity group to the host, with all that further groups bind to its VMs.
 
-    One that recovery holds is left out: recovery starts it beside the others. ``NotFound`` without such a group or host;
-    ``Conflict`` while something of it is under way; ``Refused`` where a rule, the host itself or the lack of room
+    One that recovery holds is left out: recovery starts it beside the others. ``NotFound`` without such a group, or
+    host; ``Conflict`` while something of it is under way; ``Refused`` where a rule, the host itself or the lack of room
     forbids it for any of them.
     """
     whole = _whole(vms, group)
@@ -148,8 +148,10 @@ def _closed_by(group: Iterable[Demands], vms: Mapping[str, VirtualMachine], host
 def helpful_move(
     vm: VirtualMachine, vms: Mapping[str, VirtualMachine], hosts: Iterable[Hypervisor]
 ) -> tuple[str, str] | None:
-    """Group and host: the move that brings the VM together with its affinity groups where all may be, with the fewest
-    VMs that go; ``None`` where it is in none, or no host takes all of them. Room is what hosts have beside their VMs."""
+    """Group and host: the move that brings all that are to be with the VM where all may be, of the fewest VMs.
+
+    ``None`` where it is in no affinity group, or no host takes all of them. Room is what hosts have beside their VMs.
+    """
     rules = [rule for rule in vm.spec.affinity_rules if rule.policy == AFFINITY]
     if not rules:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,15 +15,20 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
+from outlive.failover.failback import FAIL_BACK, VmMove
+from outlive.failover.planner.actions import Action
 from outlive.failover.ports import Inline
-from outlive.failover.rebalance import FAIL_BACK, REBALANCE, BalancingMove
+from outlive.failover.rebalance import REBALANCE, BalancingMove
+from outlive.failover.reconciler.apply import Outcome
 from outlive.failover.snapshot import Documents, gather
 from outlive.recovery.balance import (
     PLANNED,
     BalancingPlan,
     BalancingState,
     encoded,
+    fail_back_input,
     is_moved,
+    move_together,
     rebalance_input,
     request_move,
 )
@@ -60,6 +66,18 @@ def test_move_that_was_carried_out_is_seen_and_one_that_was_refused_is_not_waite
     play(story)
 
 
+def test_a_group_moves_as_one_and_those_that_moved_come_back_where_another_does_not() -> None:
+    async def story(world: World) -> None:
+        store, clock, ids = world.store, world.clock, SeededIds(Random(7))
+        moves = [VmMove(vm="vm-1", source="kvm-1", host="kvm-2"), VmMove(vm="vm-9", source="kvm-1", host="kvm-2")]
+        assert await move_together(store, clock, ids, moves) == "vm-9"
+        assert vm_of(world).host == "kvm-1"
+        assert await move_together(store, clock, ids, moves[:1]) == ""
+        assert vm_of(world).host == "kvm-2"
+
+    play(story)
+
+
 def test_what_a_plan_is_made_from_is_computed_elsewhere() -> None:
     async def story(world: World) -> None:
         store, clock = world.store, world.clock
@@ -72,13 +90,24 @@ def test_what_a_plan_is_made_from_is_computed_elsewhere() -> None:
         for back in (None, ("vm-1",)):
             given = BalancingState(documents=documents, settings=settings, policy=policy, back=back)
             plan = decode_as(BalancingPlan, await Inline().compute(PLANNED, *await encoded(given, clock)))
-            asked = rebalance_input(gathered, vms, policy, ours_only=True, back=back)
-            assert asked.vms
-            assert plan.input == encode_canonical(asked)
-            assert plan.result == (REBALANCE if back is None else FAIL_BACK).function(asked)
+            if back is None:
+                balance = rebalance_input(gathered, vms, policy, ours_only=True)
+                assert balance.vms
+                assert plan.input == encode_canonical(balance)
+                assert plan.result == REBALANCE.function(balance)
+            else:
+                home = fail_back_input(gathered, vms, back)
+                assert home.vms
+                assert plan.input == encode_canonical(home)
+                assert plan.back == FAIL_BACK.function(home)
         assert pickle.loads(pickle.dumps(PLANNED)) == PLANNED
 
     play(story)
+
+
+async def no_exchange(actions: Sequence[Action]) -> Outcome:
+    """Nobody changes slots here."""
+    raise AssertionError(actions)
 
 
 class NoEvents:
@@ -136,6 +165,7 @@ def test_plan_in_the_background_is_sent_no_address_and_no_secret_and_goes_on_aft
             clock=clock,
             ids=SeededIds(Random(7)),
             vms=vms,
+            exchange=no_exchange,
         )
         tasks = [asyncio.create_task(vms.run()), asyncio.create_task(rebalancer.run())]
         await clock.sleep(3 * LOOK_S)

@@ -88,6 +88,41 @@ def test_a_group_that_died_together_comes_back_together():
     assert placed["a"] == placed["b"]
 
 
+def test_a_group_starts_where_all_of_it_may_be_with_slots_and_without():
+    beside = {APART: {"x": ("h1", "h2")}}
+    group = [lost("a", TOGETHER), lost("b", TOGETHER, APART)]
+    assert set(where(plan(group, [], beside)).values()) <= {"h3", "h4"}
+    assert len(set(where(plan(group, [], beside)).values())) == 1
+    slots = [slot("s1", "h1", "a"), slot("s2", "h1", "b"), slot("s3", "h3", "a"), slot("s4", "h3", "b")]
+    assert where(plan(group, slots, beside)) == {"a": "h3", "b": "h3"}
+    assert where(plan(group, slots[:3], beside)) == {"a": "h3", "b": "h3"}, "one in its slot, the other beside it"
+
+
+def test_a_group_goes_where_there_is_room_for_all_and_is_asked_about_before_one_takes_a_slot():
+    group = [lost("a", TOGETHER, offers=None), lost("b", TOGETHER, offers=None)]
+    slots = [slot("s1", "h1", "a"), slot("s2", "h2", "b")]
+    assert {one.kind for one in plan(group, slots, {}).actions} == {ActionKind.SEARCH}
+    offered = [lost("a", TOGETHER), lost("b", TOGETHER)]
+    found = where(plan(offered, slots, {}, room=4))
+    assert found in ({"a": "h1", "b": "h1"}, {"a": "h2", "b": "h2"})
+    unoffered = [lost("a", TOGETHER, offers=("h1",)), lost("b", TOGETHER, APART, offers=("h1",))]
+    alone = where(plan(unoffered, [], {APART: {"x": ("h1",)}}))
+    assert alone == {"a": "h1"}, "no host takes all of it: each is planned for by itself"
+
+
+def test_a_vm_that_may_start_nowhere_else_waits_and_is_then_asked_for_where_it_was_sent_first():
+    refused = {"assigned": "h1", "holders": (), "unfinished": True, "refusal": "no", "tried": ("h1",)}
+    limited = {"max_relocations": 0, **refused}
+    held = only(plan([lost("a", avoid=("h1",), **limited)], [], {}))
+    assert (held.kind, held.reason.code) == (ActionKind.HOLD, HoldReason.NOT_ELSEWHERE)
+    assert "nowhere else" in held.message.text
+    again = only(plan([lost("a", **limited)], [], {}))
+    assert (again.kind, again.host) == (ActionKind.PLACE, "h1")
+    assert only(plan([lost("a", avoid=("h1",), **refused)], [], {})).host in {"h2", "h3", "h4"}
+    first = only(plan([lost("a", max_relocations=0)], [], {}))
+    assert first.kind is ActionKind.PLACE, "the first host is nowhere else"
+
+
 def test_a_vm_that_fits_only_beside_another_one_is_held_with_the_rule():
     action = only(plan([lost("a", APART, offers=("h1",))], [slot("s1", "h1", "a")], {APART: {"b": ("h1",)}}))
     assert (action.kind, action.reason.code) == (ActionKind.HOLD, HoldReason.RULED_OUT)
