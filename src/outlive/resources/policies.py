@@ -64,8 +64,8 @@ class RecoveryLimits(Part, frozen=True, kw_only=True):
     max_restarts: Annotated[int, Meta(ge=0, le=100)] | None = None
     """How often its host tries again to start it, before it goes to its slots."""
     max_relocations: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """Hosts that placement chooses for it once all its slots were tried, before it is held; 0: it starts nowhere else than
-    where it was sent first."""
+    """Hosts that placement chooses for it once all its slots were tried, before it is held; 0: it starts nowhere else
+    than where it was sent first."""
     reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """After running for so long everything that failed before is forgotten."""
     max_host_failures: Annotated[int, Meta(ge=0, le=100)] | None = None
