@@ -558,3 +558,35 @@ def test_rebalancing_shows_its_moves_with_figures_and_writes_nothing(state: Path
     assert "imbalance" in shown
     assert "--apply carries these moves out" in shown
     assert outlive("rebalance", "--state", file, "--apply").code != 0
+
+
+GROUPED = """
+apiVersion: outlive.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: ours}
+spec: {management: node}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: v98}
+spec: {resources: {cpu: 2, memory: 4Gi}, affinity: [{group: web, policy: affinity}, {group: db, policy: anti-affinity}]}
+"""
+
+
+def test_groups_are_listed_and_a_move_that_cannot_be_names_what_is_wrong(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text(GROUPED)
+    assert outlive("apply", "-f", tmp_path / "more.yaml", "--state-dir", state).code == 0
+    listed = outlive("group", "list", "--state-dir", state, "-o", "json")
+    assert [(one["group"], one["policy"], one.get("together")) for one in json.loads(listed.out)] == [
+        ("db", "anti-affinity", None),
+        ("web", "affinity", True),
+    ]
+    for group, host, code, words in (
+        ("db", "ours", 1, "no affinity group: anti-affinity"),
+        ("nobody", "ours", 4, "no VM is in a group 'nobody'"),
+        ("web", "nowhere", 4, "Hypervisor/nowhere is not there"),
+        ("web", "h1", 1, "h1"),
+    ):
+        refused = outlive("group", "move", group, host, "--state-dir", state)
+        assert (refused.code, words in refused.err) == (code, True), refused.err
+    assert "nothing of group web is to be moved" in outlive("group", "move", "web", "ours", "--state-dir", state).out

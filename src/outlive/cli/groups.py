@@ -85,7 +85,7 @@ async def move(
 def _outcome(group: str, host: str, vms: list[str], stayed: str, *, dry_run: bool) -> str:
     """What came of a move, in a line."""
     if not vms:
-        return f"all of group {group} is on {host} already"
+        return f"nothing of group {group} is to be moved to {host}"
     if stayed:
         remedy = f"outlive describe vm {stayed} shows the answer of its host"
         return f"{stayed} did not move, so the group stays where it was ({remedy})"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.node_worlds import play, vm_of
 from tests.support.remembering_log import RememberingLog
 
-from outlive.base.errors import Unavailable
+from outlive.base.errors import Conflict, Refused, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
@@ -32,12 +33,14 @@ from outlive.recovery.balance import (
     rebalance_input,
     request_move,
 )
+from outlive.recovery.groups import group_moves
 from outlive.recovery.in_flight import in_flight
 from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.recovery.rebalancer import LOOK_S, Rebalancer
-from outlive.resources import Cluster, Hypervisor, ObjectMeta, ObjectRef, VirtualMachine
+from outlive.resources import AffinityRule, Amounts, Cluster, Hypervisor, ObjectMeta, ObjectRef, VirtualMachine
 from outlive.resources.cluster import CLUSTER, RebalancePolicy
 from outlive.resources.codec import decode_as, encode_canonical
+from outlive.resources.vms import Request
 from outlive.runtime.decisions import Decision
 from outlive.runtime.informer import Informer
 from outlive.simulation.world import World
@@ -76,6 +79,43 @@ def test_a_group_moves_as_one_and_those_that_moved_come_back_where_another_does_
         assert vm_of(world).host == "kvm-2"
 
     play(story)
+
+
+def test_a_group_move_is_checked_for_all_of_it_first() -> None:
+    async def story(world: World) -> None:
+        store, clock = world.store, world.clock
+
+        async def planned(**spec: Any) -> list[VmMove]:
+            def ruled(vm: VirtualMachine | None) -> VirtualMachine:
+                assert vm is not None
+                return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, affinity=RULES, **spec))
+
+            await compare_and_swap(store, VirtualMachine, "vm-1", ruled, clock=clock, half="spec")
+            gathered = await gather(store, FailoverSettings(), in_flight=in_flight)
+            vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
+            return list(group_moves(gathered, vms, "web", "kvm-2"))
+
+        assert await planned() == [VmMove(vm="vm-1", source="kvm-1", host="kvm-2")]
+        with pytest.raises(Refused, match="not all of group web may be on kvm-2: vm-1 may not run on kvm-2"):
+            await planned(host_limit=("kvm-1",))
+        with pytest.raises(Refused, match="placement does not offer kvm-2 for vm-1"):
+            await planned(host_limit=(), resources=Amounts.parse({"cpu": "1", "memory": "9Ti"}))
+        await compare_and_swap(store, Hypervisor, "kvm-2", full, clock=clock)
+        with pytest.raises(Refused, match="kvm-2 has no room for all of group web"):
+            await planned(resources=Amounts.parse({"cpu": "1", "memory": "1Gi"}))
+        with pytest.raises(Conflict, match="vm-1 is being recovered or moved, or has an open request"):
+            await planned(resources=Amounts.parse({"cpu": "1", "memory": "1Gi"}), request=Request(id="r", verb="stop"))
+
+    play(story)
+
+
+def full(host: Hypervisor | None) -> Hypervisor:
+    assert host is not None
+    status = msgspec.structs.replace(host.status, allocation=host.effective_capacity())
+    return msgspec.structs.replace(host, status=status)
+
+
+RULES = (AffinityRule(group="web", policy="affinity"),)
 
 
 def test_what_a_plan_is_made_from_is_computed_elsewhere() -> None:
