@@ -190,7 +190,7 @@ TABLE: Final[Table] = {
     ),
     HoldReason.NOT_ELSEWHERE: Template(
         "it was refused or not started by {hosts}{why}, and its policy (maxRelocations 0) lets it start nowhere else",
-        "see why they refused it, then: outlive request {name} start; they are asked again after a while; to let "
+        "see why they refused it, then: outlive vm start {name}; they are asked again after a while; to let "
         "it start elsewhere, raise spec.recovery.maxRelocations",
     ),
     HoldReason.KEPT_DOWN: Template(
