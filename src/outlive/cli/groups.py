@@ -11,7 +11,7 @@ from outlive.base.errors import ExitCode, Refused
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, cut_table, progress
+from outlive.cli.output import Output, Report, cut_table, progress
 from outlive.cli.snapshot import Config, look
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _rows(groups: tuple[GroupView, ...]) -> list[tuple[str, ...]]:
 @command(app)
 async def move(
     access: Access,
-    output: Output,
+    output: Report,
     name: Annotated[str, typer.Argument(metavar="GROUP", help="An affinity group.")],
     host: Annotated[str, typer.Argument(metavar="HOST", help="Where all of it is to be.")],
     dry_run: Annotated[

@@ -103,8 +103,11 @@ def test_a_group_move_is_checked_for_all_of_it_first() -> None:
         await compare_and_swap(store, Hypervisor, "kvm-2", full, clock=clock)
         with pytest.raises(Refused, match="kvm-2 has no room for all of group web"):
             await planned(resources=Amounts.parse({"cpu": "1", "memory": "1Gi"}))
+        gathered = await gather(store, FailoverSettings(), in_flight=in_flight)
+        vm = vm_of(world)
+        asked = msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, request=Request(id="r", verb="stop")))
         with pytest.raises(Conflict, match="vm-1 is being recovered or moved, or has an open request"):
-            await planned(resources=Amounts.parse({"cpu": "1", "memory": "1Gi"}), request=Request(id="r", verb="stop"))
+            group_moves(gathered, {"vm-1": asked}, "web", "kvm-2")
 
     play(story)
 
