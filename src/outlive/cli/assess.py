@@ -20,6 +20,7 @@ from outlive.cli.coverage import coverage_document, coverage_lines
 from outlive.cli.inventory import Decimal, LeftOut, SourceChoice, check_decimal
 from outlive.cli.output import Report, progress, table
 from outlive.cli.settings import load
+from outlive.cli.vm_names import vm_columns
 from outlive.drivers.csv_inventory import read_hosts, read_vms
 from outlive.drivers.files import check_output, write_output
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
@@ -60,7 +61,10 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[list[Path], Selection, str], I
     "openstack": ("DIR", lambda files, selection, _: read_openstack(files[0], selection)),
     "proxmox": ("FILE", lambda files, selection, _: read_proxmox(files[0], selection)),
     "libvirt": ("DIR", lambda files, selection, _: read_libvirt(files[0], selection)),
-    "rvtools": ("VHOST VINFO", lambda files, selection, sign: read_rvtools(files[0], files[1], selection, decimal=sign)),
+    "rvtools": (
+        "VHOST VINFO",
+        lambda files, selection, sign: read_rvtools(files[0], files[1], selection, decimal=sign),
+    ),
     "kubevirt": ("FILE...", lambda files, selection, _: read_kubevirt(files, selection)),
     "ganeti": ("FILE...", lambda files, selection, _: read_ganeti(files, selection)),
 }
@@ -173,7 +177,7 @@ def _lines(document: dict[str, Any], seen: Seen, remedy: WholeRemedy | None, uni
     return [
         verdict,
         table(("", "Cores", "Memory (GiB)", "Of memory"), rows, numbers=("Cores", "Memory (GiB)", "Of memory")),
-        *coverage_lines(seen.coverage, wide=wide, unit=unit),
+        *coverage_lines(seen.coverage, vm_columns(seen.gathered.vms), wide=wide, unit=unit),
         *missing,
         *("; ".join(filter(None, (one["message"], one["remedy"]))) for one in document["notices"]),
         "not known from these files:",
