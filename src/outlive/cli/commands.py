@@ -64,7 +64,7 @@ _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
     "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
 }
-_COMMON = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
+_COMMON: dict[type, dict[str, Any]] = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
 INTERRUPT_S = 0.5
 """What an interrupted command has to come to an end by itself."""
 WATCH_SECONDS = 2.0
@@ -72,6 +72,12 @@ WATCH_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 _HELP = {"help_option_names": ["-h", "--help"]}
 _DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False, "insecure": False}
+
+
+def share_options(kind: type, options: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Have every parameter of this type become these options: the type is made from their values."""
+    _COMMON[kind] = options
+    _DEFAULTS.update(defaults)
 
 
 def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:

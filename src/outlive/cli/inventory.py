@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.cli.access import Access, all_objects
-from outlive.cli.commands import command, group
+from outlive.cli.commands import command, group, share_options
 from outlive.cli.coverage import level_costs_lines
 from outlive.cli.example import example_files
 from outlive.cli.output import Report, and_more, progress, table, write
@@ -28,6 +29,7 @@ from outlive.drivers import csv_inventory as source
 from outlive.drivers.csv_inventory import read_hosts, read_vms
 from outlive.drivers.csv_numbers import SIGNS
 from outlive.drivers.files import read_input, write_output
+from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
 from outlive.drivers.openstack_inventory import read_openstack
 from outlive.inventory.check import ImportOptions, check_inventory, check_leaving_out
 from outlive.inventory.node_config import fencing_lines, read_node_config
@@ -47,7 +49,7 @@ from outlive.runtime.config import FILE_BYTES, parse_settings
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.costs import PlanCost
-    from outlive.inventory.check import Existing
+    from outlive.inventory.check import Existing, Wanted
     from outlive.inventory.node_config import Imported
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
@@ -57,9 +59,17 @@ if TYPE_CHECKING:
 
 app = group("Read an inventory of hosts and VMs. Input is checked as a whole before the first write.")
 
-Prune = Annotated[bool, typer.Option("--prune", help="Delete what an earlier import made and the source lacks.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, plan and report, but write nothing.")]
-Place = Annotated[bool, typer.Option("--place", help="Let placement find a host for each VM that runs nowhere yet.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
+]
+HostWhere = Annotated[
+    list[str] | None, typer.Option("--host-where", metavar="COLUMN=VALUE", help="The same for hosts.")
+]
+StatusMap = Annotated[
+    list[str] | None,
+    typer.Option("--status-map", metavar="WORD=STATE", help="What a status means: running, stopped or paused."),
+]
 Domains = Annotated[
     list[str] | None,
     typer.Option("--domains", metavar="KIND=N", help="Label failure domains in blocks of N hosts, such as rack=32."),
@@ -68,23 +78,15 @@ Overcommit = Annotated[
     list[str] | None,
     typer.Option("--overcommit", metavar="RESOURCE=RATIO", help="Effective capacity, such as cpu=4."),
 ]
-SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave records out that are wrong, import all others, and exit with 1.")
-]
+Place = Annotated[bool, typer.Option("--place", help="Let placement find a host for each VM that runs nowhere yet.")]
+Prune = Annotated[bool, typer.Option("--prune", help="Delete what an earlier import made and the source lacks.")]
 Partial = Annotated[
     bool, typer.Option("--partial", help="This is a part of the source: what it lacks has not vanished.")
 ]
-StatusMap = Annotated[
-    list[str] | None,
-    typer.Option("--status-map", metavar="WORD=STATE", help="What a status means: running, stopped or paused."),
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave records out that are wrong, import all others, and exit with 1.")
 ]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="COLUMN=VALUE", help="Only VMs whose rows say so; != for all others."),
-]
-HostWhere = Annotated[
-    list[str] | None, typer.Option("--host-where", metavar="COLUMN=VALUE", help="The same for hosts.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check, plan and report, but write nothing.")]
 Decimal = Annotated[
     str, typer.Option("--decimal", metavar="SIGN", help="What stands before a fraction, . or , (by default seen).")
 ]
@@ -92,6 +94,72 @@ HostMap = Annotated[
     list[str] | None,
     typer.Option("--host-map", metavar="MAP", help="Columns of hosts, such as name=sn,cpu=cpu_milli:m."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChoice:
+    """What is taken of a source, and how it is read: options of every import and of ``assess``."""
+
+    where: list[str] | None
+    host_where: list[str] | None
+    status_map: list[str] | None
+    domains: list[str] | None
+    overcommit: list[str] | None
+    skip_bad: bool
+
+    @property
+    def selection(self) -> Selection:
+        """Of rows."""
+        return Selection(parse_where(self.where or ()), parse_where(self.host_where or (), "--host-where"))
+
+    def options(self, *, prune: bool = False, partial: bool = False) -> ImportOptions:
+        """How its records are checked."""
+        if prune and partial:
+            message = "a part of a source does not say what is gone"
+            remedy = "import the whole source with --prune, or a part with --partial"
+            raise Usage(message, place="--prune", remedy=remedy)
+        return ImportOptions(
+            prune=prune,
+            partial=partial,
+            domains=tuple(_blocks(self.domains or ()).items()),
+            overcommit=_ratios(self.overcommit or ()),
+            status_map=parse_status_map(self.status_map or ()),
+        )
+
+    def check(self, inventory: Inventory, existing: Existing, options: ImportOptions) -> tuple[Wanted, Problems]:
+        """The records that are taken, and what is wrong with those that ``--skip-bad`` leaves out."""
+        if self.skip_bad:
+            return check_leaving_out(inventory, existing, options)
+        return check_inventory(inventory, existing, options), Problems()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChoice:
+    """What an import does with what was read."""
+
+    place: bool
+    prune: bool
+    partial: bool
+    dry_run: bool
+
+
+share_options(
+    SourceChoice,
+    {
+        "where": Where,
+        "host_where": HostWhere,
+        "status_map": StatusMap,
+        "domains": Domains,
+        "overcommit": Overcommit,
+        "skip_bad": SkipBad,
+    },
+    {"skip_bad": False},
+)
+share_options(
+    ImportChoice,
+    {"place": Place, "prune": Prune, "partial": Partial, "dry_run": DryRun},
+    {"place": False, "prune": False, "partial": False, "dry_run": False},
+)
 NODE_NAME = "node.yaml"
 OBJECTS_NAME = "cluster.yaml"
 UNPLACED_SHOWN = 20
@@ -102,39 +170,100 @@ UNPLACED_SHOWN = 20
 async def import_csv(
     access: Access,
     output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     vms: Annotated[Path | None, typer.Option("--vms", metavar="FILE", help="CSV file of VMs.")] = None,
     host_map: HostMap = None,
     vm_map: Annotated[
         list[str] | None, typer.Option("--vm-map", metavar="MAP", help="Columns of VMs, such as id=name,cpu=cores.")
     ] = None,
-    where: Where = None,
-    host_where: HostWhere = None,
     decimal: Decimal = "",
-    status_map: StatusMap = None,
-    place: Place = False,
-    domains: Domains = None,
-    overcommit: Overcommit = None,
-    prune: Prune = False,
-    partial: Partial = False,
-    skip_bad: SkipBad = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Import CSV files, whatever their columns are called."""
     if hosts is None and vms is None:
         raise Usage("nothing to import", remedy="name --hosts FILE, --vms FILE or both")
-    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
     vm_columns = source.parse_column_map(vm_map or (), "--vm-map", source.VM_FIELDS)
-    selection = _selection(where, host_where)
-    decimal = _decimal(decimal)
+    selection, decimal = taken.selection, check_decimal(decimal)
     inventory = Inventory(what="csv")
     with progress("bytes read") as bar:
         if hosts is not None:
             source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
         if vms is not None:
             source.read_vms(vms, vm_columns, inventory, where=selection.vms, progress=bar.at, decimal=decimal)
-    await _import(access, output, inventory, options, place=place, skip_bad=skip_bad, dry_run=dry_run)
+    await _import(access, output, inventory, taken, choice)
+
+
+@command(app, "proxmox")
+async def import_proxmox(
+    access: Access,
+    output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What pvesh has printed.")],
+) -> None:
+    """Import a cluster of Proxmox VE: pvesh get /cluster/resources --output-format json > FILE"""
+    await _import(access, output, read_proxmox(file, taken.selection), taken, choice)
+
+
+@command(app, "libvirt")
+async def import_libvirt(
+    access: Access,
+    output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with one folder for each host.")],
+) -> None:
+    """Import hosts with libvirt, from a folder that virsh has filled.
+
+    For each HOST, with at="virsh -c qemu+ssh://HOST/system": $at nodeinfo > DIR/HOST/nodeinfo, $at list --all >
+    DIR/HOST/list, and for each VM that $at list --all --uuid names: $at dumpxml VM > DIR/HOST/VM.xml
+    """
+    await _import(access, output, read_libvirt(folder, taken.selection), taken, choice)
+
+
+@command(app, "rvtools")
+async def import_rvtools(
+    access: Access,
+    output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
+    vhost: Annotated[Path, typer.Argument(metavar="VHOST", help="The tab vHost as CSV.")],
+    vinfo: Annotated[Path, typer.Argument(metavar="VINFO", help="The tab vInfo as CSV.")],
+    decimal: Decimal = "",
+) -> None:
+    """Import clusters of VMware from the CSV files of RVTools (RVTools.exe -c ExportAll2csv)."""
+    inventory = read_rvtools(vhost, vinfo, taken.selection, decimal=check_decimal(decimal))
+    await _import(access, output, inventory, taken, choice)
+
+
+@command(app, "kubevirt")
+async def import_kubevirt(
+    access: Access,
+    output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What kubectl has printed.")],
+) -> None:
+    """Import a cluster of KubeVirt: kubectl get nodes,vmi -A -o json > FILE"""
+    await _import(access, output, read_kubevirt(files, taken.selection), taken, choice)
+
+
+@command(app, "ganeti")
+async def import_ganeti(
+    access: Access,
+    output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The text of hscan, or two listings.")],
+) -> None:
+    """Import a cluster of Ganeti, from the text that hscan writes, or from two listings with titles.
+
+    gnt-node list --separator='|' --units=m -o name,ctotal,mtotal,offline,drained,group > nodes;
+    gnt-instance list --separator='|' --units=m -o name,be/vcpus,be/maxmem,status,pnode,snodes > instances
+    """
+    await _import(access, output, read_ganeti(files, taken.selection), taken, choice)
 
 
 @command(app, "node-config")
@@ -156,45 +285,28 @@ def import_node_config(
 async def import_openstack(
     access: Access,
     output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with hypervisors.json, servers.json, …")],
-    where: Where = None,
-    host_where: HostWhere = None,
-    status_map: StatusMap = None,
-    place: Place = False,
-    domains: Domains = None,
-    overcommit: Overcommit = None,
-    prune: Prune = False,
-    partial: Partial = False,
-    skip_bad: SkipBad = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Import what the openstack command prints with -f json.
 
     Read are hypervisors.json, servers.json, flavors.json, aggregates.json, services.json and server_groups.json, and
     where the lists lack sizes hypervisors/NAME.json and servers/ID.json.
     """
-    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
-    inventory = read_openstack(folder, _selection(where, host_where))
-    await _import(access, output, inventory, options, place=place, skip_bad=skip_bad, dry_run=dry_run)
+    await _import(access, output, read_openstack(folder, taken.selection), taken, choice)
 
 
 @command(app, "database")
 async def import_database(
     access: Access,
     output: Report,
+    taken: SourceChoice,
+    choice: ImportChoice,
     address: Annotated[str, typer.Argument(metavar="URL", help="Such as postgresql://user@host/db or sqlite:///f.")],
     hosts: Annotated[Path | None, typer.Option("--hosts", metavar="FILE", help="CSV file of hosts.")] = None,
     host_map: HostMap = None,
-    where: Where = None,
-    host_where: HostWhere = None,
     decimal: Decimal = "",
-    status_map: StatusMap = None,
-    domains: Domains = None,
-    overcommit: Overcommit = None,
-    prune: Prune = False,
-    partial: Partial = False,
-    skip_bad: SkipBad = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Import servers and flavors from the reference's synchronised tables, which are not Nova's own.
 
@@ -202,79 +314,55 @@ async def import_database(
     """
     from outlive.drivers.synced_tables import read_database
 
-    options = _options(domains, overcommit, status_map, prune=prune, partial=partial)
     host_columns = source.parse_column_map(host_map or (), "--host-map", source.HOST_FIELDS)
-    selection, decimal = _selection(where, host_where), _decimal(decimal)
+    selection, decimal = taken.selection, check_decimal(decimal)
     with progress("rows read") as bar:
         inventory = await read_database(address, selection.vms)
         if hosts is not None:
             source.read_hosts(hosts, host_columns, inventory, bar.at, where=selection.hosts, decimal=decimal)
-    await _import(access, output, inventory, options, place=False, skip_bad=skip_bad, dry_run=dry_run)
+    await _import(access, output, inventory, taken, choice)
 
 
-def _selection(where: Sequence[str] | None, host_where: Sequence[str] | None) -> Selection:
-    return Selection(parse_where(where or ()), parse_where(host_where or (), "--host-where"))
-
-
-def _decimal(sign: str) -> str:
+def check_decimal(sign: str) -> str:
+    """The sign, if it is one; ``Usage``."""
     if sign not in ("", *SIGNS):
         raise Usage(f"{sign[:20]!r} stands before no fraction", place="--decimal", remedy="write . or ,")
     return sign
 
 
-def _options(
-    domains: Sequence[str] | None,
-    overcommit: Sequence[str] | None,
-    status_map: Sequence[str] | None,
-    *,
-    prune: bool,
-    partial: bool,
-) -> ImportOptions:
-    if prune and partial:
-        message = "a part of a source does not say what is gone"
-        raise Usage(message, place="--prune", remedy="import the whole source with --prune, or a part with --partial")
+def _blocks(texts: Sequence[str]) -> dict[str, int]:
+    """Kind of failure domain → hosts of each."""
     blocks: dict[str, int] = {}
-    for text in domains or ():
+    for text in texts:
         name, _, size = text.partition("=")
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?", name) or not re.fullmatch(r"[1-9]\d{0,5}", size):
             raise Usage(f"{text!r} is not KIND=N", place="--domains", remedy="such as rack=32")
         blocks[name] = int(size)
+    return blocks
+
+
+def _ratios(texts: Sequence[str]) -> dict[str, float]:
+    """Resource → how often it may be promised."""
     ratios: dict[str, float] = {}
-    for text in (part for value in overcommit or () for part in value.split(",")):
+    for text in (part for value in texts for part in value.split(",")):
         name, _, ratio = text.partition("=")
         if not name or not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", ratio) or float(ratio) < 1:
             raise Usage(f"{text!r} is not RESOURCE=RATIO", place="--overcommit", remedy="a ratio of at least 1: cpu=4")
         ratios[name] = float(ratio)
-    return ImportOptions(
-        prune=prune,
-        partial=partial,
-        domains=tuple(blocks.items()),
-        overcommit=ratios,
-        status_map=parse_status_map(status_map or ()),
-    )
+    return ratios
 
 
 async def _import(
-    access: Access,
-    output: Report,
-    inventory: Inventory,
-    options: ImportOptions,
-    *,
-    place: bool,
-    skip_bad: bool,
-    dry_run: bool,
+    access: Access, output: Report, inventory: Inventory, taken: SourceChoice, choice: ImportChoice
 ) -> None:
+    options, dry_run = taken.options(prune=choice.prune, partial=choice.partial), choice.dry_run
     async with access.open(write=not dry_run, or_empty=dry_run) as store:
         existing = await read_existing(store)
-        left_out = Problems()
-        if skip_bad:
-            wanted, left_out = check_leaving_out(inventory, existing, options)
-        else:
-            wanted = check_inventory(inventory, existing, options)
+        wanted, left_out = taken.check(inventory, existing, options)
         now = as_datetime(access.clock.now())
         plan = plan_import(wanted, existing, options, landed={}, now=now)
         landing = None
-        if place:
+        if choice.place:
             with progress("VMs placed") as bar:
                 landing = await place_vms(store, plan, existing, progress=bar.at)
             plan = plan_import(wanted, existing, options, landed=landing.placed, now=now)

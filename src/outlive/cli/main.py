@@ -38,7 +38,10 @@ class Entry(NamedTuple):
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
     "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
-    "import": Entry("inventory", "Read an inventory of hosts and VMs: csv, openstack, database.", "app"),
+    "import": Entry(
+        "inventory", "Read an inventory of hosts and VMs: csv, openstack, proxmox, libvirt and more.", "app"
+    ),
+    "assess": Entry("assess", "Whether a cluster of another system is N+1, from its files, and what that would cost."),
     "status": Entry("status", "What is known, whether every VM is covered, and who runs."),
     "failover": Entry("failover", "Coverage, plans, checks and views of failover reservations.", "app"),
     "survive": Entry("survive", "Whether every VM keeps a slot of its own when hosts fail."),

@@ -38,7 +38,7 @@ from outlive.resources import Amounts
 from outlive.resources.reasons import Reason
 from outlive.resources.reasons.inventory import ImportNotice
 
-HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type")
+HOST_FIELDS: Final = ("name", "cpu", "memory", "zone", "traits", "cpu_arch", "hypervisor_type", "disabled")
 VM_FIELDS: Final = (
     "id", "cpu", "memory", "name", "flavor", "host", "zone", "project", "status", "disk", "os_type", "server_group",
     "server_group_policy", "protection", "restart_priority",
@@ -162,8 +162,16 @@ def read_hosts(
                 traits=tuple(traits.split()) if traits is not None else None,
                 cpu_arch=row.optional("cpu_arch"),
                 hypervisor_type=row.optional("hypervisor_type"),
+                disabled=_why_disabled(row.optional("disabled")),
             )
         )
+
+
+def _why_disabled(word: str | None) -> str | None:
+    """Empty where the word says no, and ``None`` where there is none."""
+    if word is None:
+        return None
+    return "" if word.lower() in ("", "false", "no", "0") else "it is disabled by its source"
 
 
 def read_vms(

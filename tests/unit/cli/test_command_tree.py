@@ -54,6 +54,7 @@ def test_a_command_writes_unless_it_is_a_dry_run_or_answers_unless_it_applies_an
     assert [path for path, one in TREE.items() if {"--dry-run", "--apply"} <= words(one)] == []
     assert [path for path, one in TREE.items() if "--dry-run" in words(one)] == [
         "import csv",
+        *(f"import {form}" for form in ("proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")),
         "import openstack",
         "import database",
         "commitments request",

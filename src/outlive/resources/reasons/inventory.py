@@ -34,6 +34,9 @@ class ImportNotice(enum.StrEnum):
     FLAVOR_UNKNOWN = "flavor-unknown"
     ROW_UNREADABLE = "row-unreadable"
     RULES_CONTRADICT = "import-rules-contradict"
+    CONTAINERS = "containers"
+    NODES_WITHOUT_VMS = "nodes-without-vms"
+    MIRRORED_INSTANCES = "mirrored-instances"
 
 
 TABLE: Final[Table] = {
@@ -104,4 +107,12 @@ TABLE: Final[Table] = {
     ),
     ImportNotice.RULES_CONTRADICT: Template("VM {vm}: its rules cannot be met: {why}", "{remedy}"),
     ImportNotice.ROW_UNREADABLE: Template("rows of {table} that cannot be read, which are left out: {count}"),
+    ImportNotice.CONTAINERS: Template(
+        "containers (LXC), which count as VMs because a node that takes them over needs their room: {count}",
+        "leave them out with --where type=qemu",
+    ),
+    ImportNotice.NODES_WITHOUT_VMS: Template("nodes on which KubeVirt runs no VMs, which are left out: {count}"),
+    ImportNotice.MIRRORED_INSTANCES: Template(
+        "instances with mirrored disks, which can only run on their two nodes; that is not looked at: {count}"
+    ),
 }

@@ -1,0 +1,61 @@
+"""One entry of a listing: named values, read with their units, and what is wrong with them at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outlive.base.errors import BadInput
+from outlive.base.quantity import parse_bytes, parse_milli
+from outlive.inventory.records import Inventory
+from outlive.inventory.selection import RowCondition, check_columns, selects
+from outlive.resources import Amounts
+
+
+class Entry:
+    """A host or VM as a listing has it: ``values`` are of JSON, or texts."""
+
+    def __init__(self, values: Mapping[str, Any], place: str, inventory: Inventory) -> None:
+        self.values = values
+        self.place = place
+        self._inventory = inventory
+
+    def text(self, *names: str) -> str:
+        """The first of these values that there is; empty: none."""
+        found = next((self.values[one] for one in names if self.values.get(one) not in (None, "")), "")
+        return str(found).strip()
+
+    def flag(self, name: str) -> bool:
+        """Whether the value says yes."""
+        return self.text(name).lower() in ("1", "true", "yes", "y")
+
+    def amounts(self, what: str, *, cpu: tuple[str, ...], memory: tuple[str, ...], unit: str = "") -> Amounts | None:
+        """Cores and memory from the first value of each that there is; ``None`` where one is no quantity: a problem.
+
+        ``unit``: what memory is counted in where the value names no unit, such as ``Mi``.
+        """
+        cores, size = self.text(*cpu), self.text(*memory)
+        missing = " and ".join(name for name, value in (("cpu", cores), ("memory", size)) if not value)
+        if missing:
+            self.problem(f"{what} has no {missing}", "list it again while it answers, or leave it out with --where")
+            return None
+        try:
+            return Amounts(cpu=parse_milli(cores), memory=parse_bytes(size if not size.isdigit() else f"{size}{unit}"))
+        except BadInput as error:
+            self.problem(f"{what}: {error.message}", error.remedy)
+            return None
+
+    def problem(self, message: str, remedy: str) -> None:
+        """Note what is wrong with it."""
+        self._inventory.problems.add(self.place, message, remedy)
+
+
+def select(
+    entries: Sequence[Entry], conditions: Sequence[RowCondition], inventory: Inventory, option: str
+) -> list[Entry]:
+    """The entries that meet all conditions; ``BadInput`` for a condition on what no entry has."""
+    if entries:
+        check_columns(conditions, sorted({name for one in entries for name in one.values}), inventory.what, option)
+    chosen = [one for one in entries if selects(conditions, one.text)]
+    inventory.rows_left_out += len(entries) - len(chosen)
+    return chosen
