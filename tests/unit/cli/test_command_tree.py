@@ -58,6 +58,7 @@ def test_a_command_writes_unless_it_is_a_dry_run_or_answers_unless_it_applies_an
         "import openstack",
         "import database",
         "commitments request",
+        "group move",
         "apply",
     ]
     assert [path for path, one in TREE.items() if "--apply" in words(one)] == [
