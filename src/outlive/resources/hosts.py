@@ -14,11 +14,27 @@ WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"),
 """Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
 
 
+READY: Final = "Ready"
+"""Condition of a host: that it runs its VMs. Its daemon writes it; the server does while it does not hear of the host."""
+OBSERVED: Final = {"silent": "HostSilent", "condemned": "HostCondemned", "dead": "HostDead"}
+"""Reasons of that condition where the server wrote it, by what it saw."""
+
+
+def observed_condition(host: Hypervisor) -> Condition | None:
+    """What the server wrote of a host that it does not hear of; ``None``: nothing."""
+    found = condition(host.status.conditions, READY)
+    return found if found is not None and found.reason in OBSERVED.values() and found.status != "True" else None
+
+
 def bad_condition(host: Hypervisor) -> str:
-    """The first condition by which nobody can be brought up there, ``Ready=False``; empty where all are well."""
+    """The first condition by which nobody can be brought up there, ``Ready=False``; empty where all are well.
+
+    What the server observed is none of them: silence may pass, and slots are not moved because of it
+    (docs/reference/failover-operation.md#silent-hosts). A host that is proven dead is lost, which is said otherwise.
+    """
     for kind, wanted in WORKING_CONDITIONS:
         found = condition(host.status.conditions, kind)
-        if found is not None and found.status != wanted:
+        if found is not None and found.status != wanted and found is not observed_condition(host):
             return f"{kind}={found.status}"
     return ""
 
@@ -41,7 +57,10 @@ def out_of_service(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may whose storage it reaches."""
     if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
-    return unschedulable(host)
+    if why := unschedulable(host):
+        return why
+    observed = observed_condition(host)
+    return f"has condition {READY}={observed.status} ({observed.reason})" if observed is not None else ""
 
 
 def lost_places(host: Hypervisor) -> tuple[str, ...]:

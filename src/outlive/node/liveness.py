@@ -1,0 +1,304 @@
+"""What is true of hosts and VMs now, and how old it is: one function each, used by every output. Pure.
+
+Whether a host renews its membership is seen by the server alone, on its own clock: no document says when it was
+written last. What the server saw is a ``RenewalSight``; everything else is in the documents. Where nobody sees, a host
+is ``unknown``, however well it was when it wrote last, and so are the VMs that it reported running. That a host is
+condemned or dead, or left in good order, is in its Membership, and true for as long as that is
+(docs/concepts/safety.md#liveness).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import as_datetime, as_instant
+from outlive.base.phrases import listing
+from outlive.node.fencing.policy import Departure, HostSettings, departure_of, profile_of
+from outlive.node.fencing.power import power_forecast
+from outlive.node.vm.states import RUNNING_WORDS, VmState, active_move, order_here, rejection_here, state_of, wanted
+from outlive.resources import Cluster, Holder, Hypervisor, Membership, VirtualMachine
+from outlive.resources.hosts import OBSERVED, bad_condition
+from outlive.resources.meta import condition
+from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
+
+SERVER_AWAY: Final = "server away"
+"""Nobody answers, or nobody leads: what is written may be of any age."""
+NOT_MEMBER: Final = "not a member"
+
+
+class HostLife(enum.StrEnum):
+    """How a host is, as far as anybody can know."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    """It has not renewed for as long as its profile allows; what it runs may run on."""
+    CONDEMNED = "condemned"
+    """It is being fenced, and not proven dead."""
+    DEAD = "dead"
+    STOPPED = "stopped"
+    """It left in good order and runs nothing."""
+    UNKNOWN = "unknown"
+
+
+class VmLife(enum.StrEnum):
+    """How a VM is, as far as anybody can know."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    WAITING = "waiting"
+    """It is down and wanted, and something has to happen first: the reason says what."""
+    DOWN = "down"
+    STOPPED = "stopped"
+    """It is down, as somebody wants it."""
+    UNKNOWN = "unknown"
+
+
+class RenewalSight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a server has seen of the renewals of hosts. Hosts that are not named renew. Times in seconds."""
+
+    at: datetime
+    """When it looked."""
+    blind: str = ""
+    """Why it sees nobody, such as ``server away``; empty: it sees."""
+    silent: dict[str, float] = {}
+    """Hosts that are silent for longer than their profile allows → since when they are."""
+    unseen: tuple[str, ...] = ()
+    """Hosts of which it has not received a renewal since it started, for less than that."""
+    started_s: float = 0.0
+    """For how long it has been watching."""
+
+
+class HostLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a host is."""
+
+    state: HostLife
+    since: datetime | None = None
+    """Absent: nobody noted it."""
+    text: str
+    """The state with its age, such as ``silent for 30 s``."""
+    watched: bool = True
+    """Whether it is a host with our daemon, which Outlive fences and whose VMs it restarts."""
+
+
+class VmLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How a VM is."""
+
+    state: VmLife
+    since: datetime | None = None
+    reason: str = ""
+    """Why it does not run: a code, such as ``no-room``."""
+    text: str
+    """The state with its reason and age, such as ``waiting: no-room since 2026-01-01 00:00:31 UTC``."""
+
+
+def sight_without_server(at: datetime) -> RenewalSight:
+    """What somebody sees who only reads the store: nobody."""
+    return RenewalSight(at=at, blind=SERVER_AWAY)
+
+
+# Hosts
+
+
+def host_liveness(
+    name: str, host: Hypervisor | None, member: Membership | None, cluster: Cluster | None, sight: RenewalSight
+) -> HostLiveness:
+    """How the host is at ``sight.at``."""
+    if host is not None and host.spec.management != "node":
+        return _of_others(host, sight)
+    if member is None:
+        return HostLiveness(state=HostLife.UNKNOWN, text=NOT_MEMBER)
+    record = member.record
+    if record.state == "Released":
+        since = _noted(host)
+        return HostLiveness(state=HostLife.STOPPED, since=since, text=_since("stopped", since))
+    if record.dead_through >= record.epoch:
+        since = record.proof.at if record.proof is not None else _noted(host)
+        return HostLiveness(state=HostLife.DEAD, since=since, text=_since("dead", since))
+    if record.state == "Revoked":
+        since = _noted(host)
+        return HostLiveness(state=HostLife.CONDEMNED, since=since, text=_condemned(host, member, cluster, sight))
+    if sight.blind:
+        return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown ({sight.blind})")
+    if (silent_s := sight.silent.get(name)) is not None:
+        since = as_datetime(as_instant(sight.at) - silent_s)
+        how = {Departure.DAEMON: " (its daemon was stopped)", Departure.MACHINE: " (it went down in good order)"}
+        text = f"silent for {silent_s:.0f} s{how.get(departure_of(host), '')}"
+        return HostLiveness(state=HostLife.SILENT, since=since, text=text)
+    if name in sight.unseen:
+        return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown (server started {sight.started_s:.0f} s ago)")
+    return HostLiveness(state=HostLife.ALIVE, text="alive")
+
+
+def _of_others(host: Hypervisor, sight: RenewalSight) -> HostLiveness:
+    """Of a host that another system manages: what that said last, and when; nobody here watches it."""
+    kind = host.spec.management
+    read = f" at {shown_clock(host.status.observed_at, sight.at)}" if host.status.observed_at is not None else ""
+    said = bad_condition(host)
+    text = f"not watched ({kind} said {said}{read})" if said else f"not watched (managed by {kind})"
+    return HostLiveness(state=HostLife.UNKNOWN, since=host.status.observed_at, text=text, watched=False)
+
+
+def _noted(host: Hypervisor | None) -> datetime | None:
+    """Since when its condition ``Ready`` is as it is, where that is not of a host that is well."""
+    ready = condition(host.status.conditions, "Ready") if host is not None else None
+    return ready.last_transition_time if ready is not None and ready.status != "True" else None
+
+
+def _since(word: str, moment: datetime | None) -> str:
+    return f"{word} since {moment:%Y-%m-%d %H:%M:%S} UTC" if moment is not None else word
+
+
+def shown_clock(moment: datetime, now: datetime) -> str:
+    """The time of day in UTC, with the date where that is another one."""
+    return f"{moment:%H:%M:%S}" if moment.date() == now.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _condemned(host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight) -> str:
+    if member.record.fence.phase == "unconfirmed":
+        return "condemned, not proven dead"
+    due = proof_due(host, member, cluster)
+    if due is None:
+        return "condemned (proofs are looked for)"
+    if as_instant(due) < as_instant(sight.at):
+        return f"condemned (proof was due at {shown_clock(due, sight.at)})"
+    return f"condemned (proof by {shown_clock(due, sight.at)})"
+
+
+def proof_due(host: Hypervisor | None, member: Membership, cluster: Cluster | None) -> datetime | None:
+    """When the first kind of proof is expected that is on its way; ``None``: none can be, or nobody noted when the host
+    was condemned.
+
+    By power as ``power_forecast`` has it, by the guard after the wait for its watchdog; both count from the last
+    renewal, which lay the suspicion of its profile before it was condemned.
+    """
+    since, record = _condemned_since(host), member.record
+    if since is None or record.state != "Revoked" or record.dead_through >= record.epoch or host is None:
+        return None
+    settings = HostSettings(cluster, host)
+    profile = profile_of(settings.cluster_spec.fencing, settings.fencing, armed=record.guard.armed)
+    kinds: dict[str, float] = {}
+    answer_s = host.status.power_answer_s
+    can_power = settings.fencing.driver not in ("", "none") and not settings.keeps_power(as_instant(since))
+    if can_power and answer_s is not None and "power" not in record.distrusted:
+        kinds["power"] = power_forecast(profile, answer_s).total_s
+    if record.guard.armed and "watchdog" not in record.distrusted:
+        kinds["watchdog"] = profile.watchdog_wait_s
+    if len(kinds) < settings.demanded:
+        return None
+    last_s = sorted(kinds.values())[settings.demanded - 1]
+    return as_datetime(as_instant(since) + math.ceil(max(0.0, last_s - profile.suspicion_s)))
+
+
+def _condemned_since(host: Hypervisor | None) -> datetime | None:
+    ready = condition(host.status.conditions, "Ready") if host is not None else None
+    return ready.last_transition_time if ready is not None and ready.reason == OBSERVED[HostLife.CONDEMNED] else None
+
+
+# VMs
+
+
+def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
+    """How the VM is; ``hosts``: how those are that it names, of the same moment."""
+    where = hosts.get(vm.host)
+    if where is not None and not where.watched:
+        return _vm_of_others(vm, where)
+    running, doubtful = _placed(_running(vm), hosts)
+    recovery = vm.status.recovery
+    if running:
+        return _vm(VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None))
+    if recovery is not None and recovery.phase is RecoveryPhase.HELD and wanted(vm):
+        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery))
+    if doubtful:
+        return _doubtful(doubtful[0], hosts)
+    return _vm_not_running(vm, hosts) if wanted(vm) else _vm_at_rest(vm, hosts)
+
+
+def _vm_of_others(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
+    if wanted(vm) and vm.status.phase in RUNNING_WORDS:
+        if "said" in host.text:
+            return VmLiveness(state=VmLife.UNKNOWN, text=f"unknown: its host is {host.text}")
+        return VmLiveness(state=VmLife.RUNNING, since=vm.status.observed_at, text="running, as its source says")
+    return VmLiveness(
+        state=VmLife.STOPPED, since=vm.status.observed_at, text=f"{vm.status.phase or 'stopped'}, as its source says"
+    )
+
+
+def _running(vm: VirtualMachine) -> list[Holder]:
+    """The entries that say that the VM runs, without that of a source whose guest ended in a transfer."""
+    move = vm.status.migration
+    over = move is not None and move.phase in (MigrationPhase.TRANSFERRED, MigrationPhase.STOPPED)
+    left = move.source if move is not None and over else None
+    return [one for one in vm.status.holders if one.seen == "running" and one.hypervisor != left]
+
+
+def _placed(holders: Iterable[Holder], hosts: Mapping[str, HostLiveness]) -> tuple[list[Holder], list[Holder]]:
+    """The entries of hosts that live, and those of hosts of which nobody knows."""
+    alive, doubtful = list[Holder](), list[Holder]()
+    for one in holders:
+        state = hosts[one.hypervisor].state if one.hypervisor in hosts else HostLife.UNKNOWN
+        if state is HostLife.ALIVE:
+            alive.append(one)
+        elif state not in (HostLife.DEAD, HostLife.STOPPED):
+            doubtful.append(one)
+    return alive, doubtful
+
+
+def _doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
+    host = hosts.get(holder.hypervisor)
+    said = host.text if host is not None else "unknown"
+    return VmLiveness(
+        state=VmLife.UNKNOWN,
+        since=host.since if host is not None else None,
+        text=f"unknown: its host {holder.hypervisor} is {said}",
+    )
+
+
+def _vm_not_running(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
+    """Of one that is wanted and that no host is known to run."""
+    recovery, order, rejection = vm.status.recovery, order_here(vm), rejection_here(vm)
+    alive, doubtful = _placed(vm.status.holders, hosts)
+    if doubtful:
+        return _doubtful(doubtful[0], hosts)
+    host = hosts.get(vm.host)
+    if host is not None and host.state in (HostLife.SILENT, HostLife.CONDEMNED, HostLife.UNKNOWN):
+        return VmLiveness(
+            state=VmLife.UNKNOWN, since=host.since, text=f"unknown: it was to start on {vm.host}, which is {host.text}"
+        )
+    if rejection is not None:
+        return _vm(VmLife.WAITING, rejection.reason, detail=rejection.message)
+    if order is not None and order.waits_for:
+        return _vm(VmLife.WAITING, "starts-after", order.since, f"starts after {listing(order.waits_for, most=3)}")
+    if not vm.host and not alive:
+        return _vm(VmLife.WAITING, "on-no-host")
+    if host is not None and host.state in (HostLife.DEAD, HostLife.STOPPED) and not alive:
+        return _vm(VmLife.DOWN, f"host-{host.state}", host.since)
+    since = _last_step(recovery) if recovery is not None and recovery.unfinished else None
+    return _vm(VmLife.STARTING, vm.status.reason, since, vm.status.message)
+
+
+def _vm_at_rest(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
+    """Of one that is not wanted, or that failed, and that no host is known to run."""
+    alive, doubtful = _placed(vm.status.holders, hosts)
+    if doubtful:
+        return _doubtful(doubtful[0], hosts)
+    if state_of(vm) == VmState.FAIL:
+        return _vm(VmLife.DOWN, vm.status.reason or "failed", detail=vm.status.message)
+    if alive and active_move(vm) is None:
+        return _vm(VmLife.STOPPED, "stopping")
+    return _vm(VmLife.STOPPED, vm.status.reason)
+
+
+def _last_step(recovery: Recovery) -> datetime | None:
+    return recovery.steps[-1].at if recovery.steps else None
+
+
+def _vm(state: VmLife, reason: str = "", since: datetime | None = None, detail: str = "") -> VmLiveness:
+    text = f"{state}: {reason}" if reason else str(state)
+    text = _since(text, since) if since is not None else text
+    return VmLiveness(state=state, reason=reason, since=since, text=f"{text} ({detail})" if detail else text)
