@@ -1,7 +1,7 @@
 """Where a command finds the cluster: a state file, a running server, or the store in the state directory.
 
 In this order: ``--state FILE`` (offline, read only), ``--server URL``, the server that ``<state-dir>/server.json``
-names, the store in the state directory itself, which is locked for as long as the command runs
+names, the store in the state directory itself, which a command that writes locks for as long as it runs
 (docs/reference/cli.md#where-the-state-is).
 """
 
@@ -136,7 +136,7 @@ class Access:
         return None
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
-        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore, read_snapshot
 
         directory = self.directory
         check_store_there(directory)
@@ -148,7 +148,9 @@ class Access:
                 place=str(directory),
                 remedy="start outlive up, import an inventory, or name another place with --state-dir or --server",
             )
-        return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+        if write:
+            return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+        return await read_snapshot(directory, clock=self.clock, ids=SystemIds())
 
     @property
     def address(self) -> str:

@@ -270,6 +270,7 @@ async def _serve(
         metrics=role.metrics,
         version=__version__,
         settings=api,
+        known_cells=role.recovery.liveness.cells,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         commitments=role.commitments.service,
@@ -282,6 +283,7 @@ async def _serve(
         authority=(lambda: tls.published) if tls is not None else None,
         queries={
             "/faults": role.faults,
+            "/liveness": role.recovery.liveness.sight,
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
             "/commitments/overview": role.overview,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,8 +22,9 @@ from outlive.base.phrases import listing
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, profile_of
 from outlive.node.fencing.power import power_forecast
 from outlive.node.vm.states import RUNNING_WORDS, VmState, active_move, order_here, rejection_here, state_of, wanted
-from outlive.resources import Cluster, Holder, Hypervisor, Membership, VirtualMachine
-from outlive.resources.hosts import OBSERVED, bad_condition
+from outlive.resources import Cluster, Condition, Holder, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
+from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
 from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
 
@@ -57,21 +58,6 @@ class VmLife(enum.StrEnum):
     STOPPED = "stopped"
     """It is down, as somebody wants it."""
     UNKNOWN = "unknown"
-
-
-class RenewalSight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a server has seen of the renewals of hosts. Hosts that are not named renew. Times in seconds."""
-
-    at: datetime
-    """When it looked."""
-    blind: str = ""
-    """Why it sees nobody, such as ``server away``; empty: it sees."""
-    silent: dict[str, float] = {}
-    """Hosts that are silent for longer than their profile allows → since when they are."""
-    unseen: tuple[str, ...] = ()
-    """Hosts of which it has not received a renewal since it started, for less than that."""
-    started_s: float = 0.0
-    """For how long it has been watching."""
 
 
 class HostLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -128,9 +114,10 @@ def host_liveness(
     if (silent_s := sight.silent.get(name)) is not None:
         since = as_datetime(as_instant(sight.at) - silent_s)
         how = {Departure.DAEMON: " (its daemon was stopped)", Departure.MACHINE: " (it went down in good order)"}
-        text = f"silent for {silent_s:.0f} s{how.get(departure_of(host), '')}"
+        least = "at least " if name in sight.unheard else ""
+        text = f"silent for {least}{silent_s:.0f} s{how.get(departure_of(host), '')}"
         return HostLiveness(state=HostLife.SILENT, since=since, text=text)
-    if name in sight.unseen:
+    if name in sight.unheard:
         return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown (server started {sight.started_s:.0f} s ago)")
     return HostLiveness(state=HostLife.ALIVE, text="alive")
 
@@ -144,9 +131,37 @@ def _of_others(host: Hypervisor, sight: RenewalSight) -> HostLiveness:
     return HostLiveness(state=HostLife.UNKNOWN, since=host.status.observed_at, text=text, watched=False)
 
 
+def observed_ready(host: Hypervisor, life: HostLiveness, now: datetime) -> Condition | None:
+    """What the server writes as the host's condition ``Ready``; ``None``: what is there stays.
+
+    It takes back only what it wrote itself, and replaces only ``True``: how a host said that it goes
+    (``fencing.policy.departure_of``) is never overwritten, and reads the same before and after each of its writes.
+    """
+    ready, ours = condition(host.status.conditions, READY), observed_condition(host) is not None
+    if ready is not None and ready.status != "True" and not ours:
+        return None
+    wanted_now: tuple[Literal["True", "False", "Unknown"], str] | None = {
+        HostLife.SILENT: ("Unknown", OBSERVED["silent"]),
+        HostLife.CONDEMNED: ("False", OBSERVED["condemned"]),
+        HostLife.DEAD: ("False", OBSERVED["dead"]),
+        HostLife.ALIVE: ("True", HEARD) if ours else None,
+    }.get(life.state)
+    if wanted_now is None or (ready is not None and (ready.status, ready.reason) == wanted_now):
+        return None
+    status, reason = wanted_now
+    said = {"silent": "no renewal was received", "condemned": "it is being fenced", "dead": "it is proven dead"}
+    return Condition(
+        type=READY,
+        status=status,
+        reason=reason,
+        message=said.get(life.state, ""),
+        last_transition_time=now,
+    )
+
+
 def _noted(host: Hypervisor | None) -> datetime | None:
     """Since when its condition ``Ready`` is as it is, where that is not of a host that is well."""
-    ready = condition(host.status.conditions, "Ready") if host is not None else None
+    ready = condition(host.status.conditions, READY) if host is not None else None
     return ready.last_transition_time if ready is not None and ready.status != "True" else None
 
 
@@ -196,7 +211,7 @@ def proof_due(host: Hypervisor | None, member: Membership, cluster: Cluster | No
 
 
 def _condemned_since(host: Hypervisor | None) -> datetime | None:
-    ready = condition(host.status.conditions, "Ready") if host is not None else None
+    ready = condition(host.status.conditions, READY) if host is not None else None
     return ready.last_transition_time if ready is not None and ready.reason == OBSERVED[HostLife.CONDEMNED] else None
 
 
@@ -302,3 +317,48 @@ def _vm(state: VmLife, reason: str = "", since: datetime | None = None, detail: 
     text = f"{state}: {reason}" if reason else str(state)
     text = _since(text, since) if since is not None else text
     return VmLiveness(state=state, reason=reason, since=since, text=f"{text} ({detail})" if detail else text)
+
+
+# All of them at one moment
+
+
+class ClusterLiveness:
+    """How hosts and VMs are at the moment of one ``RenewalSight``, each worked out once, when it is wanted."""
+
+    def __init__(
+        self,
+        sight: RenewalSight,
+        cluster: Cluster | None,
+        find_host: Callable[[str], Hypervisor | None],
+        find_member: Callable[[str], Membership | None],
+    ) -> None:
+        self.sight = sight
+        self._cluster = cluster
+        self._find_host = find_host
+        self._find_member = find_member
+        self._hosts: dict[str, HostLiveness] = {}
+
+    def host(self, name: str) -> HostLiveness:
+        """How the host is; one that nobody knows is no member."""
+        found = self._hosts.get(name)
+        if found is None:
+            host, member = self._find_host(name), self._find_member(name)
+            found = self._hosts[name] = host_liveness(name, host, member, self._cluster, self.sight)
+        return found
+
+    def vm(self, vm: VirtualMachine) -> VmLiveness:
+        """How the VM is."""
+        names = {vm.host, *(one.hypervisor for one in vm.status.holders)} - {""}
+        return vm_liveness(vm, {name: self.host(name) for name in names})
+
+    def cells(self, obj: Resource) -> dict[str, str]:
+        """Column → what is printed in it of an object instead of what its document says; empty for other kinds."""
+        if isinstance(obj, VirtualMachine):
+            return {"State": self.vm(obj).text}
+        if not isinstance(obj, Hypervisor):
+            return {}
+        life = self.host(obj.name)
+        if not life.watched:
+            return {"State": life.text}
+        ready = {HostLife.SILENT: "Unknown", HostLife.UNKNOWN: "Unknown", HostLife.ALIVE: ""}.get(life.state, "False")
+        return {"State": life.text, **({"Ready": ready} if ready else {})}

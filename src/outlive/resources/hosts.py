@@ -15,9 +15,11 @@ WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"),
 
 
 READY: Final = "Ready"
-"""Condition of a host: that it runs its VMs. Its daemon writes it; the server does while it does not hear of the host."""
+"""Condition of a host: that it runs its VMs. Its daemon writes it, and the server while it does not hear of it."""
 OBSERVED: Final = {"silent": "HostSilent", "condemned": "HostCondemned", "dead": "HostDead"}
-"""Reasons of that condition where the server wrote it, by what it saw."""
+"""Reasons of that condition where the server wrote it, by what it saw …"""
+HEARD: Final = "HostRenews"
+"""… and the one with which it takes that back, until the daemon writes its own."""
 
 
 def observed_condition(host: Hypervisor) -> Condition | None:
@@ -57,10 +59,7 @@ def out_of_service(host: Hypervisor) -> str:
     """Why no VM may be put onto it now, to follow its name; empty where one may whose storage it reaches."""
     if host.spec.maintenance and not host.closed():
         return f"is in maintenance ({host.spec.maintenance})"
-    if why := unschedulable(host):
-        return why
-    observed = observed_condition(host)
-    return f"has condition {READY}={observed.status} ({observed.reason})" if observed is not None else ""
+    return unschedulable(host)
 
 
 def lost_places(host: Hypervisor) -> tuple[str, ...]:
@@ -360,6 +359,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "spec.drain": ("users", "import", "daemon"),
                 **dict.fromkeys(_IMPORTED, ("daemon", "mirror", "import")),
                 **dict.fromkeys(_OF_ITS_DAEMON, ("daemon",)),
+                "status.conditions": ("daemon", "mirror", "import", "recovery"),
                 "status.lost": ("recovery",),
                 "status.deaths": ("recovery",),
                 "status.quarantine": ("recovery",),
@@ -378,6 +378,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         ),
         columns=(
             ("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", 0),
+            ("State", '.status.conditions[?(@.type=="Ready")].reason', 0),
             ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
             ("VMs", ".status.numInstances", 0),
             ("CPU", ".status.capacity.cpu", 0),
