@@ -88,6 +88,15 @@ def sight_without_server(at: datetime) -> RenewalSight:
     return RenewalSight(at=at, blind=SERVER_AWAY)
 
 
+def sight_of_conditions(hosts: Iterable[Hypervisor], at: datetime) -> RenewalSight:
+    """What the server wrote into the hosts' conditions, for a state file that says nothing else."""
+    found = ((one.name, observed_condition(one)) for one in hosts)
+    silent = {name: ready for name, ready in found if ready is not None and ready.reason == OBSERVED["silent"]}
+    since = {name: ready.last_transition_time or at for name, ready in silent.items()}
+    ages = {name: max(0.0, as_instant(at) - as_instant(moment)) for name, moment in since.items()}
+    return RenewalSight(at=at, silent=ages)
+
+
 # Hosts
 
 

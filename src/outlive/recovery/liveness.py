@@ -60,7 +60,9 @@ class LivenessController:
 
     async def sight(self, _query: object) -> Any:
         """The answer to ``/liveness``: ``RenewalSight``."""
-        return to_builtins(self._observer.sight())
+        written_at = getattr(self._store, "written_at", None)
+        written = as_datetime(written_at) if written_at is not None else None
+        return to_builtins(_replace(self._observer.sight(), written=written))
 
     async def run(self) -> None:
         """Compare and write, for ever."""

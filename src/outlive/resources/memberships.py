@@ -109,6 +109,8 @@ class RenewalSight(Part, frozen=True, kw_only=True):
     """Hosts of which it has not received a renewal since it started."""
     started_s: float = 0.0
     """For how long it has been watching."""
+    written: datetime | None = None
+    """When the store was last written to; absent: it does not say."""
 
 
 class PowerOn(Part, frozen=True, kw_only=True):
