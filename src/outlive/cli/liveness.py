@@ -36,6 +36,7 @@ async def read_sight(store: Store, access: Access, hosts: dict[str, Hypervisor])
     if question is None:
         return sight_without_server(now)
     try:
-        return convert(RenewalSight, await question("/liveness"))
+        found: RenewalSight = convert(RenewalSight, await question("/liveness"))
     except NotFound:  # a server of an older version
         return sight_of_conditions(hosts.values(), now)
+    return found

@@ -39,8 +39,8 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
+from outlive.resources.reasons.faults import FULL_HEALTH
 from outlive.resources.vm_states import is_down_for_good
-from outlive.runtime.faults import FULL_HEALTH
 from outlive.store import list_all
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     rows = [row for row in figures if row[1]]
     lines: list[Any] = [table(("", ""), rows)]
     if document["noServer"]:
-        written = shown_time(document["written"]) if document["written"] is not None else "at a time that nobody noted"
+        written = shown_time(document["written"]) if document["written"] is not None else "nobody noted when"
         lines = [
             f"NO SERVER RUNS ({document['noServer']}): this is what the store says, last written {written}",
             *lines,

@@ -280,8 +280,8 @@ def _cell(key: str, value: Any) -> Any:
     return ", ".join(value) if isinstance(value, list | dict) else value
 
 
-STATE_COLOURS: Final = {
-    VmLife.RUNNING: "green",
+STATE_COLOURS: Final[dict[str, str]] = {
+    str(VmLife.RUNNING): "green",
     **dict.fromkeys((VmLife.STARTING, VmLife.UNKNOWN, DELETING), "yellow"),
     **dict.fromkeys((VmLife.DOWN, VmLife.WAITING), "red"),
 }

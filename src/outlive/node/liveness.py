@@ -104,7 +104,7 @@ def host_liveness(
     name: str, host: Hypervisor | None, member: Membership | None, cluster: Cluster | None, sight: RenewalSight
 ) -> HostLiveness:
     """How the host is at ``sight.at``."""
-    if host is not None and host.spec.management != "node":
+    if host is not None and host.spec.management != "node" and member is None:
         return _of_others(host, sight)
     if member is None:
         return HostLiveness(state=HostLife.UNKNOWN, text=NOT_MEMBER)
@@ -232,12 +232,13 @@ def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLive
     where = hosts.get(vm.host)
     if where is not None and not where.watched:
         return _vm_of_others(vm, where)
-    running, doubtful = _placed(_running(vm), hosts)
+    running, doubtful = _placed(running_entries(vm), hosts)
     recovery = vm.status.recovery
     if running:
         return _vm(VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None))
     if recovery is not None and recovery.phase is RecoveryPhase.HELD and wanted(vm):
-        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery))
+        _, may_run = _placed(vm.status.holders, hosts)
+        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(may_run))
     if doubtful:
         return _doubtful(doubtful[0], hosts)
     return _vm_not_running(vm, hosts) if wanted(vm) else _vm_at_rest(vm, hosts)
@@ -253,7 +254,7 @@ def _vm_of_others(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
     )
 
 
-def _running(vm: VirtualMachine) -> list[Holder]:
+def running_entries(vm: VirtualMachine) -> list[Holder]:
     """The entries that say that the VM runs, without that of a source whose guest ended in a transfer."""
     move = vm.status.migration
     over = move is not None and move.phase in (MigrationPhase.TRANSFERRED, MigrationPhase.STOPPED)
@@ -271,6 +272,11 @@ def _placed(holders: Iterable[Holder], hosts: Mapping[str, HostLiveness]) -> tup
         elif state not in (HostLife.DEAD, HostLife.STOPPED):
             doubtful.append(one)
     return alive, doubtful
+
+
+def _may_run(holders: list[Holder]) -> str:
+    names = sorted({one.hypervisor for one in holders})
+    return f"it may still run on {listing(names, most=3)}" if names else ""
 
 
 def _doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:

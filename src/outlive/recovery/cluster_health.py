@@ -18,7 +18,8 @@ from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.rehearsals import OK
 from outlive.node.liveness import HostLife, HostLiveness, VmLife
 from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership
-from outlive.runtime.faults import FULL_HEALTH, health
+from outlive.resources.reasons.faults import FULL_HEALTH
+from outlive.runtime.faults import health
 
 STORE_STILL_S: Final = 60.0
 """A store that nobody has written to for longer is said to stand still: each host and each server writes in seconds."""
@@ -91,7 +92,7 @@ def count_issues(
 
 def provable_kinds(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> tuple[str, ...]:
     """Kinds of proof that would prove the host dead if it died now: by power where its BMC was found good by the last
-    rehearsal, by its guard where that is armed. Isolation is asked of the storage when it is needed, and not counted."""
+    rehearsal, by its guard where that is armed. Isolation is tried when it is needed, and not counted."""
     settings, record = HostSettings(cluster, host), member.record
     fencing = settings.fencing
     power = fencing.driver not in ("", "none") and host.status.rehearsed == OK

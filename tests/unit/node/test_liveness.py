@@ -75,7 +75,7 @@ def test_silence_has_its_age_and_says_whether_the_host_went_in_order() -> None:
 
 def test_nobody_is_alive_whom_nobody_sees() -> None:
     assert text(sight_without_server(NOW)) == "unknown (server away)"
-    assert text(RenewalSight(at=NOW, unseen=("kvm-4",), started_s=3.2)) == "unknown (server started 3 s ago)"
+    assert text(RenewalSight(at=NOW, unheard=("kvm-4",), started_s=3.2)) == "unknown (server started 3 s ago)"
 
 
 def test_death_and_departure_are_true_also_where_nobody_sees() -> None:
