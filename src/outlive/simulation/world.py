@@ -241,16 +241,22 @@ class World:
         service = self.controller(election.record.holder.rpartition("-")[0]) if election is not None else None
         return service if service is not None and service.alive else None
 
-    async def sight(self) -> RenewalSight:
-        """What is seen of renewals by a server that runs, first the one that leads; by nobody where none does."""
+    def answering(self) -> ControllerRole | None:
+        """The server that a command would ask: the one that leads, else any that runs; ``None`` where none does."""
         beside = [host.beside for host in self.hosts.values() if host.beside is not None]
         leading = self.leading()
         for service in (*((leading,) if leading is not None else ()), *self.controllers.values(), *beside):
             if service.active and isinstance(service.role, ControllerRole):
-                answer = await service.role.role.recovery.liveness.sight({})
-                found: RenewalSight = convert(RenewalSight, answer)
-                return found
-        return sight_without_server(as_datetime(self.clock.now()))
+                return service.role
+        return None
+
+    async def sight(self) -> RenewalSight:
+        """What is seen of renewals by a server that answers; by nobody where none does."""
+        server = self.answering()
+        if server is None:
+            return sight_without_server(as_datetime(self.clock.now()))
+        found: RenewalSight = convert(RenewalSight, await server.role.recovery.liveness.sight({}))
+        return found
 
     # Processes and their ports
 
