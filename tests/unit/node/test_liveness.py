@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
+from outlive.node.fencing.policy import Departure, departure_of
 from outlive.node.liveness import (
     HostLife,
     HostLiveness,
     RenewalSight,
     VmLife,
     host_liveness,
+    observed_ready,
     proof_due,
     sight_without_server,
     vm_liveness,
@@ -30,8 +33,9 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachineSpec,
 )
-from outlive.resources.hosts import FencingSpec, HypervisorSpec, HypervisorStatus, Management
+from outlive.resources.hosts import HEARD, FencingSpec, HypervisorSpec, HypervisorStatus, Management
 from outlive.resources.memberships import FencePhase, FenceRecord, GuardRecord
+from outlive.resources.meta import with_condition
 from outlive.resources.vms import Migration, MigrationPhase, Recovery, RecoveryPhase, RecoveryStep, VirtualMachineStatus
 
 NOW = datetime(2026, 1, 1, 0, 0, 40, tzinfo=UTC)
@@ -181,3 +185,44 @@ def test_a_vm_of_others_is_as_its_source_says() -> None:
     found = vm_liveness(vm(holders=(), phase="ACTIVE"), others)
     assert (found.state, found.text) == (VmLife.RUNNING, "running, as its source says")
     assert vm_liveness(vm(holders=(), phase="SHUTOFF"), others).state is VmLife.STOPPED
+
+
+READY_BEFORE = [
+    ("True", "DaemonRuns"),
+    ("True", HEARD),
+    ("False", "GoingDown"),
+    ("False", "Stopping"),
+    ("False", "NotMember"),
+    ("Unknown", "HostSilent"),
+    ("False", "HostCondemned"),
+    ("False", "HostDead"),
+]
+
+
+@pytest.mark.parametrize("state", list(HostLife))
+@pytest.mark.parametrize(("status", "reason"), READY_BEFORE)
+def test_how_a_host_said_that_it_goes_reads_the_same_after_whatever_the_server_writes(
+    state: HostLife, status: str, reason: str
+) -> None:
+    before = host(status=status, reason=reason)
+    ready = observed_ready(before, lives(state), NOW)
+    if ready is None:
+        return
+    after = with_condition(before.status.conditions, ready)
+    changed = msgspec.structs.replace(before, status=msgspec.structs.replace(before.status, conditions=after))
+    assert departure_of(changed) is departure_of(before) is Departure.NONE
+    assert observed_ready(changed, lives(state), NOW) is None
+
+
+def test_the_server_takes_back_only_what_it_wrote() -> None:
+    back = observed_ready(host(status="Unknown", reason="HostSilent"), lives(HostLife.ALIVE), NOW)
+    assert back is not None
+    assert (back.status, back.reason) == ("True", HEARD)
+    assert observed_ready(host(status="False", reason="NotMember"), lives(HostLife.ALIVE), NOW) is None
+    silent = observed_ready(host(), lives(HostLife.SILENT), NOW)
+    assert silent is not None
+    assert (silent.status, silent.reason) == ("Unknown", "HostSilent")
+
+
+def test_a_host_of_which_nobody_knows_keeps_its_condition() -> None:
+    assert observed_ready(host(), lives(HostLife.UNKNOWN), NOW) is None
