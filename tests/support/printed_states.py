@@ -19,7 +19,7 @@ from outlive.cli.output import Form, Output
 from outlive.cli.status import status
 from outlive.cli.vm import list_vms
 from outlive.node.fencing.policy import HostSettings, profile_of
-from outlive.node.liveness import HostLife, VmLife
+from outlive.node.liveness import HostLife, VmLife, is_unproven
 from outlive.recovery.why import why
 from outlive.resources import KINDS, Cluster, Coverage, Hypervisor, Membership, Reservation, VirtualMachine
 from outlive.resources.cluster import CLUSTER
@@ -229,7 +229,7 @@ class PrintedStory(Story):
                 if "alive" in answer.summary and self._is_gone(name):
                     yield f"why: {answer.summary}, and it renewed {self._age_s(name):.1f} s ago"
                 member = self.world.store.look(Membership, name)
-                unconfirmed = member is not None and member.record.fence.phase == "unconfirmed"
+                unconfirmed = member is not None and is_unproven(member.record)
                 if "--confirm-off" in answer.remedy and not unconfirmed:
                     yield f"why: {name}: {answer.remedy}, while proofs are looked for"
             vms = {one["id"]: one["state"] for one in said["vms"]}

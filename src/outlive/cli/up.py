@@ -159,6 +159,7 @@ async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: 
         return
     from outlive.cli.inventory import import_example
 
+    _say("the example's hosts and VMs do not exist: room is reserved for them, and nobody fences or restarts them")
     await import_example(store)
 
 

@@ -19,10 +19,11 @@ import msgspec
 
 from outlive.base.clock import as_datetime, as_instant
 from outlive.base.phrases import listing
+from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, profile_of
 from outlive.node.fencing.power import power_forecast
 from outlive.node.vm.states import RUNNING_WORDS, VmState, active_move, order_here, rejection_here, state_of, wanted
-from outlive.resources import Cluster, Condition, Holder, Hypervisor, Membership, Resource, VirtualMachine
+from outlive.resources import Cluster, Condition, Holder, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
 from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
@@ -184,7 +185,7 @@ def shown_clock(moment: datetime, now: datetime) -> str:
 
 
 def _condemned(host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight) -> str:
-    if member.record.fence.phase == "unconfirmed":
+    if is_unproven(member.record):
         return "condemned, not proven dead"
     due = proof_due(host, member, cluster)
     if due is None:
@@ -192,6 +193,13 @@ def _condemned(host: Hypervisor | None, member: Membership, cluster: Cluster | N
     if as_instant(due) < as_instant(sight.at):
         return f"condemned (proof was due at {shown_clock(due, sight.at)})"
     return f"condemned (proof by {shown_clock(due, sight.at)})"
+
+
+def is_unproven(record: MemberRecord) -> bool:
+    """Whether every kind of proof has failed for a host that is being fenced, so that only a person can say more; the
+    kinds are tried again all the while."""
+    failed = {one.kind for one in record.fence.unproven}
+    return record.fence.phase == "unconfirmed" or failed.issuperset(AWAITED)
 
 
 def proof_due(host: Hypervisor | None, member: Membership, cluster: Cluster | None) -> datetime | None:

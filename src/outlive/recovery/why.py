@@ -29,6 +29,7 @@ from outlive.node.liveness import (
     HostLiveness,
     VmLife,
     VmLiveness,
+    is_unproven,
     proof_due,
     running_entries,
     shown_clock,
@@ -474,7 +475,7 @@ def _remedy_of_condemned(
     if sight.blind:
         return f"see to the server first ({sight.blind}): while none runs, no host is fenced and no VM restarted"
     due = proof_due(host, member, cluster)
-    if member.record.fence.phase == "unconfirmed":
+    if is_unproven(member.record):
         return f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
     if due is not None and as_instant(due) >= as_instant(sight.at):
         return f"nothing to do yet: its proof is expected by {shown_clock(due, sight.at)}"
