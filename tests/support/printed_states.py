@@ -24,6 +24,7 @@ from outlive.recovery.why import why
 from outlive.resources import KINDS, Cluster, Coverage, Hypervisor, Membership, Reservation, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
+from outlive.simulation.stores import QUIET
 from outlive.simulation.story import Story
 from outlive.simulation.world import World
 from outlive.store import Store
@@ -114,6 +115,8 @@ class PrintedStory(Story):
         truth, now_s = self.world.truth, self.world.clock.monotonic()
         for vm in self.world.store.all_of(VirtualMachine):
             hosts = truth.running(vm.name)
+            self._ran_s.setdefault(vm.name, now_s)
+            self._rested_s.setdefault(vm.name, now_s)
             if hosts:
                 self._ran_s[vm.name] = now_s
             if not any(truth.harms(host, vm.name) for host in hosts):
@@ -149,7 +152,7 @@ class PrintedStory(Story):
         """Since a renewal of the host counted last."""
         member = self.world.store.look(Membership, host)
         at_s = self.world.truth.renewed_s.get(member.metadata.uid) if member is not None else None
-        return self.world.clock.monotonic() - at_s if at_s is not None else 0.0
+        return self.world.clock.monotonic() - at_s if at_s is not None else float("inf")
 
     def _wrong_hosts(self, printed: dict[str, str], where: str) -> Iterator[str]:
         for host, text in printed.items():
@@ -164,7 +167,8 @@ class PrintedStory(Story):
 
     def _sees_well(self) -> bool:
         """Whether the server that answers hears of the store as fast as it should."""
-        return not self.world.store_down and not self.world.store.failing
+        world = self.world
+        return not (world.store_down or world.store.failing or any(world.slow.values())) and world.rates == QUIET
 
     def _is_gone(self, host: str) -> bool:
         return self._age_s(host) > self._limit_s(host)
@@ -178,15 +182,15 @@ class PrintedStory(Story):
         now_s = self.world.clock.monotonic()
         for name, text in printed.items():
             vm = self.world.store.look(VirtualMachine, name)
-            if vm is None:
+            if vm is None or name not in self._ran_s:
                 continue
             hosts = {vm.host, *(one.hypervisor for one in vm.status.holders)} - {""}
             limit_s = max((self._limit_s(host) for host in hosts), default=SLACK_S)
-            still_s = now_s - self._ran_s.get(name, 0.0)
+            still_s = now_s - self._ran_s[name]
             if VmLife.RUNNING in text.split(":")[0] and still_s > limit_s:
                 yield f"{where}: {name} is called {text}, and has not run for {still_s:.0f} s"
             down = text.startswith((VmLife.WAITING, VmLife.DOWN, VmLife.STOPPED)) and "may still run" not in text
-            rested_s = now_s - self._rested_s.get(name, 0.0)
+            rested_s = now_s - self._rested_s[name]
             if down and rested_s > limit_s and not self.world.truth.lied:
                 yield f"{where}: {name} is called {text}, and has run for {rested_s:.0f} s"
             well = hosts and not any(self._age_s(host) > SLACK_S for host in hosts)
@@ -205,8 +209,12 @@ class PrintedStory(Story):
             yield "status: no server runs, and that is not said"
         if self.world.answering() is None and said["health"] is not None:
             yield f"status: no server runs, and the health is {said['health']}"
-        if alive < len(hosts) and said["health"] == 100:
-            yield f"status: the health is 100, and {alive} of {len(hosts)} hosts renew"
+        members = [self.world.store.look(Membership, host) for host in hosts]
+        silent = [
+            one.name for one in members if one is not None and one.record.state == "Held" and self._is_gone(one.name)
+        ]
+        if silent and said["health"] == 100:
+            yield f"status: the health is 100, and {silent} do not renew"
 
     def _is_covered(self, one: Coverage) -> bool:
         """Whether it was found covered, and its host and those of its slots renew."""

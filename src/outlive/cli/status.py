@@ -163,6 +163,17 @@ async def _document(store: Store, life: ClusterLiveness, unrecorded: list[Fault]
     }
 
 
+async def read_coverage_view(store: Store, life: ClusterLiveness) -> CoverageView:
+    """By what the VMs are covered that failover last reported as covered, and which of them are in doubt now."""
+    hosts = [host async for host in list_all(store, Hypervisor)]
+    members = [member async for member in list_all(store, Membership)]
+    clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
+    slots = {one.name: one.status.host async for one in list_all(store, Reservation)}
+    reported = [one async for one in list_all(store, Coverage)]
+    provable = provable_hosts(hosts, members, clusters[0] if clusters else None, as_instant(life.sight.at))
+    return view_coverage(reported, slots, {one.name: life.host(one.name) for one in hosts}, provable)
+
+
 def provable_hosts(
     hosts: list[Hypervisor], members: list[Membership], cluster: Cluster | None, now: float
 ) -> dict[str, bool]:

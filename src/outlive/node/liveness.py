@@ -27,10 +27,20 @@ from outlive.resources import Cluster, Condition, Holder, Hypervisor, MemberReco
 from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
+from outlive.resources.reasons import HoldReason
+from outlive.resources.reasons.recovery import MAY_RUN
 from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
 
 SERVER_AWAY: Final = "server away"
 """Nobody answers, or nobody leads: what is written may be of any age."""
+UNPROVEN_REASONS: Final = MAY_RUN | {
+    HoldReason.FENCE_UNCONFIRMED,
+    HoldReason.STORE_RESTORED,
+    HoldReason.CLUSTER_DISARMED,
+}
+"""Reasons to wait that say nothing of whether the VM is down."""
+STARTING_S: Final = 90.0
+"""For how long a server that has not heard of a host says that it started."""
 NOT_MEMBER: Final = "not a member"
 
 
@@ -71,6 +81,10 @@ class HostLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The state with its age, such as ``silent for 30 s``."""
     watched: bool = True
     """Whether it is a host with our daemon, which Outlive fences and whose VMs it restarts."""
+    uid: str = ""
+    epoch: int = 0
+    """Of its Membership now: what it said under another one it says no more."""
+    dead_through: int = 0
 
 
 class VmLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -109,6 +123,14 @@ def host_liveness(
         return _of_others(host, sight)
     if member is None:
         return HostLiveness(state=HostLife.UNKNOWN, text=NOT_MEMBER)
+    record, found = member.record, _member_liveness(name, host, member, cluster, sight)
+    uid, epoch = member.metadata.uid, record.epoch
+    return msgspec.structs.replace(found, uid=uid, epoch=epoch, dead_through=record.dead_through)
+
+
+def _member_liveness(
+    name: str, host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight
+) -> HostLiveness:
     record = member.record
     if record.state == "Released":
         since = _noted(host)
@@ -128,7 +150,8 @@ def host_liveness(
         text = f"silent for {least}{silent_s:.0f} s{how.get(departure_of(host), '')}"
         return HostLiveness(state=HostLife.SILENT, since=since, text=text)
     if name in sight.unheard:
-        return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown (server started {sight.started_s:.0f} s ago)")
+        heard = f"server started {sight.started_s:.0f} s ago" if sight.started_s < STARTING_S else "not heard of yet"
+        return HostLiveness(state=HostLife.UNKNOWN, text=f"unknown ({heard})")
     return HostLiveness(state=HostLife.ALIVE, text="alive")
 
 
@@ -241,12 +264,16 @@ def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLive
     if where is not None and not where.watched:
         return _vm_of_others(vm, where)
     running, doubtful = _placed(running_entries(vm), hosts)
+    move = active_move(vm)
+    if move is not None and move.phase is MigrationPhase.TRANSFERRING and not _is_alive(hosts.get(move.target)):
+        # after the switch of a move by post-copy the guest is nowhere but at the target, and nobody noted the switch
+        running, doubtful = [], [*running, *doubtful]
     recovery = vm.status.recovery
     if running:
         return _vm(VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None))
     if recovery is not None and recovery.phase is RecoveryPhase.HELD and wanted(vm):
         _, may_run = _placed(vm.status.holders, hosts)
-        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(may_run))
+        return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(recovery.reason, may_run))
     if doubtful:
         return _doubtful(doubtful[0], hosts)
     return _vm_not_running(vm, hosts) if wanted(vm) else _vm_at_rest(vm, hosts)
@@ -274,22 +301,32 @@ def _placed(holders: Iterable[Holder], hosts: Mapping[str, HostLiveness]) -> tup
     """The entries of hosts that live, and those of hosts of which nobody knows."""
     alive, doubtful = list[Holder](), list[Holder]()
     for one in holders:
-        state = hosts[one.hypervisor].state if one.hypervisor in hosts else HostLife.UNKNOWN
-        if state is HostLife.ALIVE:
+        host = hosts.get(one.hypervisor)
+        present = host is not None and (host.uid, host.epoch) == (one.member_uid, one.epoch)
+        over = host is not None and host.uid == one.member_uid and one.epoch <= host.dead_through
+        if host is not None and present and host.state is HostLife.ALIVE:
             alive.append(one)
-        elif state not in (HostLife.DEAD, HostLife.STOPPED):
+        elif host is None or not (over or host.state in (HostLife.DEAD, HostLife.STOPPED)):
             doubtful.append(one)
     return alive, doubtful
 
 
-def _may_run(holders: list[Holder]) -> str:
+def _is_alive(host: HostLiveness | None) -> bool:
+    return host is not None and host.state is HostLife.ALIVE
+
+
+def _may_run(reason: str, holders: list[Holder]) -> str:
     names = sorted({one.hypervisor for one in holders})
-    return f"it may still run on {listing(names, most=3)}" if names else ""
+    if names:
+        return f"it may still run on {listing(names, most=3)}"
+    return "it may still run" if reason in UNPROVEN_REASONS else ""
 
 
 def _doubtful(holder: Holder, hosts: Mapping[str, HostLiveness]) -> VmLiveness:
     host = hosts.get(holder.hypervisor)
     said = host.text if host is not None else "unknown"
+    if _is_alive(host):
+        said = "alive, and has not said of it what is so now"
     return VmLiveness(
         state=VmLife.UNKNOWN,
         since=host.since if host is not None else None,

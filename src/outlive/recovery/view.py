@@ -53,6 +53,7 @@ from outlive.resources import (
     FencingSpec,
     Holder,
     Hypervisor,
+    MemberRecord,
     Membership,
     Reservation,
     VirtualMachine,
@@ -115,7 +116,9 @@ class RecoveryObserver:
     def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
         if new is not None:
             self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
-            if old is not None or self._informers.memberships.synced:
+            if old is not None and _went_back(old.record, new.record):
+                self._heard.discard(new.name)  # the store did, and nobody renewed
+            elif old is not None or self._informers.memberships.synced:
                 self._heard.add(new.name)
         elif old is not None:
             self._renewed.forget(old.name)
@@ -614,6 +617,10 @@ def _wait_limit_s(vm: VirtualMachine) -> float:
     """How much longer than others it may take to start, because it waits for some."""
     order = order_here(vm)
     return min(order.limit_s, WAITS_MOST_S) if order is not None and order.waits_for != () else 0.0
+
+
+def _went_back(old: MemberRecord, new: MemberRecord) -> bool:
+    return (new.epoch, new.seq) < (old.epoch, old.seq)
 
 
 def _blocked(vm: VirtualMachine) -> str:

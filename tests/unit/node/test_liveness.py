@@ -122,7 +122,7 @@ def test_hosts_of_others_are_not_watched() -> None:
 
 
 def lives(state: HostLife, words: str = "") -> HostLiveness:
-    return HostLiveness(state=state, text=words or str(state))
+    return HostLiveness(state=state, text=words or str(state), epoch=1)
 
 
 ALIVE = {"kvm-4": lives(HostLife.ALIVE), "kvm-5": lives(HostLife.ALIVE)}
@@ -176,8 +176,20 @@ def test_a_vm_that_nobody_wants_is_stopped() -> None:
 
 def test_the_source_of_a_move_that_is_over_runs_nothing() -> None:
     move = Migration(id="m", source="kvm-4", target="kvm-5", phase=MigrationPhase.TRANSFERRED)
-    found = vm_liveness(vm(migration=move, holders=(Holder(hypervisor="kvm-4", seen="running"),)), ALIVE)
+    found = vm_liveness(vm(migration=move, holders=(Holder(hypervisor="kvm-4", epoch=1, seen="running"),)), ALIVE)
     assert found.state is not VmLife.RUNNING
+
+
+def test_what_a_host_said_before_it_booted_it_says_no_more() -> None:
+    again = HostLiveness(state=HostLife.ALIVE, text="alive", epoch=2, dead_through=1)
+    assert vm_liveness(vm(), {"kvm-4": again}).state is VmLife.STARTING
+    unproven = HostLiveness(state=HostLife.ALIVE, text="alive", epoch=2)
+    assert vm_liveness(vm(), {"kvm-4": unproven}).state is VmLife.UNKNOWN
+
+
+def test_a_vm_that_waits_without_a_proof_is_not_called_down() -> None:
+    held = Recovery(fence="f", phase=RecoveryPhase.HELD, reason="store-restored")
+    assert "it may still run" in vm_liveness(vm(recovery=held, holders=()), ALIVE).text
 
 
 def test_a_vm_of_others_is_as_its_source_says() -> None:

@@ -91,7 +91,7 @@ def explained(
         store.load(
             [
                 Membership(metadata=ObjectMeta(name="h1"), record=record),
-                Membership(metadata=ObjectMeta(name="h3"), record=MemberRecord(machine_id="n", boot_id="c")),
+                Membership(metadata=ObjectMeta(name="h3", uid="u"), record=MemberRecord(machine_id="n", boot_id="c")),
                 VirtualMachine(metadata=ObjectMeta(name="vm-1"), status=status),
             ]
         )
