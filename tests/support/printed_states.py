@@ -34,6 +34,9 @@ LOOK_S: Final = 1.0
 """How often the truth is noted."""
 PRINT_S: Final = 5.0
 """How often everything is printed."""
+APART_S: Final = 0.3
+DISTURBED_S: Final = 30.0
+"""So long after a disturbance of the store a server may still hear late of hosts."""
 SLACK_S: Final = 3.0
 """What is printed may be so much older than the silence limit of a host: a look, a write, a way to the store."""
 
@@ -93,6 +96,10 @@ class PrintedStory(Story):
         self.wrong: list[str] = []
         self.printed = 0
         self._every_s = every_s
+        self._disturbed_s = float("-inf")
+        """When the store, or the way to it, was last disturbed for everybody."""
+        self._member_s: dict[str, float] = {}
+        """Host → when it had a Membership last."""
         self._ran_s: dict[str, float] = {}
         """VM → when a guest of it was last seen to run …"""
         self._rested_s: dict[str, float] = {}
@@ -103,6 +110,7 @@ class PrintedStory(Story):
         await super()._run()
 
     async def _watch(self) -> None:
+        await self.world.clock.sleep(APART_S)  # of acts of the timeline, which change what is so between two commands
         next_s = self.now_s + self._every_s
         while True:
             await self.world.clock.sleep(LOOK_S)
@@ -113,6 +121,10 @@ class PrintedStory(Story):
 
     def _note(self) -> None:
         truth, now_s = self.world.truth, self.world.clock.monotonic()
+        world = self.world
+        if world.store_down or world.store.failing or any(world.slow.values()) or world.rates != QUIET:
+            self._disturbed_s = now_s
+        self._member_s.update({one.name: now_s for one in self.world.store.all_of(Membership)})
         for vm in self.world.store.all_of(VirtualMachine):
             hosts = truth.running(vm.name)
             self._ran_s.setdefault(vm.name, now_s)
@@ -152,7 +164,9 @@ class PrintedStory(Story):
         """Since a renewal of the host counted last."""
         member = self.world.store.look(Membership, host)
         at_s = self.world.truth.renewed_s.get(member.metadata.uid) if member is not None else None
-        return self.world.clock.monotonic() - at_s if at_s is not None else float("inf")
+        if at_s is None:
+            at_s = self._member_s.get(host, float("-inf"))
+        return self.world.clock.monotonic() - at_s
 
     def _wrong_hosts(self, printed: dict[str, str], where: str) -> Iterator[str]:
         for host, text in printed.items():
@@ -167,8 +181,7 @@ class PrintedStory(Story):
 
     def _sees_well(self) -> bool:
         """Whether the server that answers hears of the store as fast as it should."""
-        world = self.world
-        return not (world.store_down or world.store.failing or any(world.slow.values())) and world.rates == QUIET
+        return self.world.clock.monotonic() - self._disturbed_s > DISTURBED_S
 
     def _is_gone(self, host: str) -> bool:
         return self._age_s(host) > self._limit_s(host)

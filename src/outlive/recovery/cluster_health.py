@@ -145,7 +145,7 @@ def view_coverage(
         if one.status.required == 0 or not one.status.covered:
             continue
         names = (one.status.host, *(slot_hosts.get(slot, "") for slot in one.status.slots))
-        lost = next((name for name in names if name in hosts and not _counts(hosts[name])), None)
+        lost = next((name for name in names if name and not _counts(hosts.get(name))), None)
         own = hosts.get(one.status.host)
         if lost is not None:
             doubtful[one.name] = lost
@@ -156,6 +156,6 @@ def view_coverage(
     return CoverageView(by, doubtful)
 
 
-def _counts(host: HostLiveness) -> bool:
-    """Whether what lies on the host counts as covered: it is heard of, or nobody here watches it."""
-    return not host.watched or host.state is HostLife.ALIVE
+def _counts(host: HostLiveness | None) -> bool:
+    """Whether what lies on the host counts as covered: it is there and heard of, or nobody here watches it."""
+    return host is not None and (not host.watched or host.state is HostLife.ALIVE)
