@@ -70,7 +70,7 @@ def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> No
     assert (spec["request"]["verb"], spec["request"]["target"]) == ("move", "kvm-2")
     facts = cloud.facts()
     assert (facts["state"], facts["limit"], facts["selector"], facts["method"]) == (
-        "stop",
+        "stopped",
         "kvm-1, kvm-2",
         "Default",
         "Default",

@@ -131,8 +131,8 @@ async def describe(
 def _sections(
     item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], life: ClusterLiveness, *, wide: bool
 ) -> list[Any]:
-    lines: list[Any] = [f"{title}: {said}" for title, said in life.cells(item).items() if title == "State"]
-    lines += yaml_text(item).splitlines()
+    lines: list[Any] = yaml_text(item).splitlines()
+    lines += [f"\nNow: {said}" for title, said in life.cells(item).items() if title == "State"]
     for title, items in related:
         lines.append(f"\n{title}: {len(items) or 'none'}")
         lines += object_tables(items, wide=wide, cells_of=life.cells)

@@ -283,7 +283,7 @@ def _cell(key: str, value: Any) -> Any:
 STATE_COLOURS: Final[dict[str, str]] = {
     str(VmLife.RUNNING): "green",
     **dict.fromkeys((VmLife.STARTING, VmLife.UNKNOWN, DELETING), "yellow"),
-    **dict.fromkeys((VmLife.DOWN, VmLife.WAITING), "red"),
+    **dict.fromkeys((VmLife.DOWN, VmLife.WAITING, VmLife.STOPPED), "red"),
 }
 """Of states; others are blue."""
 _TITLES: Final = {
