@@ -154,7 +154,8 @@ def test_coverage_has_exactly_the_promised_members_and_says_no(file: Path) -> No
     document = read(result)
     assert result.code == 1
     assert set(document) == {
-        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance", "by", "notHeard", "levels",
+        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance", "by",
+        "notHeard", "levels",
     }  # fmt: skip
     assert (document["vms"], document["required"], document["covered"]) == (16, 16, 0)
     uncovered = document["uncovered"]

@@ -35,6 +35,8 @@ LOOK_S: Final = 1.0
 PRINT_S: Final = 5.0
 """How often everything is printed."""
 APART_S: Final = 0.3
+HONEST: Final = ("server", "has not said of it")
+"""Why nothing is known of a VM whose host renews: nobody answers, or what is written is of a former membership."""
 DISTURBED_S: Final = 30.0
 """So long after a disturbance of the store a server may still hear late of hosts."""
 SLACK_S: Final = 3.0
@@ -207,7 +209,12 @@ class PrintedStory(Story):
             if down and rested_s > limit_s and not self.world.truth.lied:
                 yield f"{where}: {name} is called {text}, and has run for {rested_s:.0f} s"
             well = hosts and not any(self._age_s(host) > SLACK_S for host in hosts)
-            if text.startswith(VmLife.UNKNOWN) and "server" not in text and well and self._sees_well():
+            if (
+                text.startswith(VmLife.UNKNOWN)
+                and not any(one in text for one in HONEST)
+                and well
+                and self._sees_well()
+            ):
                 yield f"{where}: {name} is called {text}, and {', '.join(sorted(hosts))} renew"
 
     def _wrong_status(self, said: dict[str, Any]) -> Iterator[str]:
