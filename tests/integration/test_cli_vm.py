@@ -266,9 +266,9 @@ def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
     assert "\x1b[31mstop" in on_a_terminal(cloud, "info", "web")
     assert "\x1b[31m" not in on_a_terminal(cloud, "list", NO_COLOR="1")
     assert '"state": "stopped"' in on_a_terminal(cloud, "list", "-o", "json")
-    assert {STATE_COLOURS[state] for state in ("restart", "shutdown")} == {"yellow"}
-    assert (STATE_COLOURS["start"], STATE_COLOURS["mirror"]) == ("green", "magenta")
-    assert "migrate" not in STATE_COLOURS, "it is blue, as all others are"
+    assert {STATE_COLOURS[state] for state in ("starting", "unknown")} == {"yellow"}
+    assert {STATE_COLOURS[state] for state in ("waiting", "down")} == {"red"}
+    assert STATE_COLOURS["running"] == "green"
 
 
 @pytest.mark.parametrize(

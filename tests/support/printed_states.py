@@ -112,6 +112,14 @@ class PrintedStory(Story):
         await super()._run()
 
     async def _watch(self) -> None:
+        """Nothing that goes wrong here is lost: the story would go on without it."""
+        try:
+            await self._look_and_print()
+        except Exception as error:
+            self.wrong.append(f"at {self.now_s:.0f} s: a command or its check broke with {error!r}")
+            raise
+
+    async def _look_and_print(self) -> None:
         await self.world.clock.sleep(APART_S)  # of acts of the timeline, which change what is so between two commands
         next_s = self.now_s + self._every_s
         while True:
@@ -290,9 +298,9 @@ def _rows(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     lines = text.splitlines()
     if len(lines) < 2:
         return
-    titles = ["Name", "Zone", "State", "Ready", "VMs"] if "Ready" in lines[0] else ["Name", "Host", "State", "Flavor"]
+    titles = ["Name", "Zone", "State", "Ready", "VMs"] if "Ready" in lines[0] else ["ID", "Host", "State", "Flavor"]
     begins = [lines[0].index(title) for title in titles]
     for line in lines[1:]:
         ends = [*begins[1:], len(line)]
         cells = {title: line[begin:end].strip() for title, begin, end in zip(titles, begins, ends, strict=True)}
-        yield cells["Name"], cells
+        yield cells[titles[0]], cells

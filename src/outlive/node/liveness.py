@@ -22,13 +22,14 @@ from outlive.base.phrases import listing
 from outlive.node.fencing.fence import AWAITED
 from outlive.node.fencing.policy import Departure, HostSettings, departure_of, profile_of
 from outlive.node.fencing.power import power_forecast
-from outlive.node.vm.states import RUNNING_WORDS, VmState, active_move, order_here, rejection_here, state_of, wanted
+from outlive.node.vm.states import order_here, rejection_here
 from outlive.resources import Cluster, Condition, Holder, Hypervisor, MemberRecord, Membership, Resource, VirtualMachine
 from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
 from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.recovery import MAY_RUN
+from outlive.resources.vm_states import RUNNING_WORDS, VmState, active_move, state_of, wanted
 from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
 
 SERVER_AWAY: Final = "server away"
