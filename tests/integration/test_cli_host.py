@@ -103,11 +103,16 @@ def test_a_fault_is_acknowledged_and_lowers_the_health_no_more(state: Path) -> N
     def run(*arguments: str) -> Result:
         return outlive(*arguments, "--state-dir", state)
 
+    def taken() -> int:
+        document = json.loads(run("status", "-o", "json").out)
+        assert document["health"] is None, "no server runs that could say how well the cluster is"
+        return sum(one["delta"] for one in document["faults"])
+
     name = "guard-not-armed.kvm-10"
-    assert json.loads(run("status", "-o", "json").out)["health"] == 90
+    assert taken() == 10
     assert run("acknowledge", name).out == f"{name}: acknowledged\n"
-    assert json.loads(run("status", "-o", "json").out)["health"] == 100
+    assert taken() == 0
     assert run("acknowledge", name, "--undo").code == 0
-    assert json.loads(run("status", "-o", "json").out)["health"] == 90
+    assert taken() == 10
     missing = run("acknowledge", "host-dead.kvm-4")
     assert (missing.code, missing.err.count("\n")) == (4, 1)

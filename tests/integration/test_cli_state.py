@@ -127,7 +127,7 @@ def test_a_document_that_contradicts_what_is_there_is_refused_before_the_first_w
 
 
 def test_get_prints_tables_documents_and_lists(file: Path) -> None:
-    assert outlive("get", "hosts", "--state", file).out.splitlines()[0].split()[:3] == ["Name", "Zone", "Ready"]
+    assert outlive("get", "hosts", "--state", file).out.splitlines()[0].split()[:3] == ["Name", "Zone", "State"]
     assert len(outlive("get", "vms", "--state", file).out.splitlines()) == 17
     assert read(outlive("get", "vm", "v00", "--state", file, "-o", "json"))["kind"] == "VirtualMachine"
     assert len(read(outlive("get", "vms", "--state", file, "-o", "json"))["items"]) == 16  # type: ignore[arg-type]
@@ -154,7 +154,8 @@ def test_coverage_has_exactly_the_promised_members_and_says_no(file: Path) -> No
     document = read(result)
     assert result.code == 1
     assert set(document) == {
-        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance", "levels",
+        "vms", "required", "covered", "uncovered", "slots", "reserved", "bound", "tolerance", "by",
+        "notHeard", "levels",
     }  # fmt: skip
     assert (document["vms"], document["required"], document["covered"]) == (16, 16, 0)
     uncovered = document["uncovered"]

@@ -70,7 +70,7 @@ def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> No
     assert (spec["request"]["verb"], spec["request"]["target"]) == ("move", "kvm-2")
     facts = cloud.facts()
     assert (facts["state"], facts["limit"], facts["selector"], facts["method"]) == (
-        "stop",
+        "stopped",
         "kvm-1, kvm-2",
         "Default",
         "Default",
@@ -81,7 +81,7 @@ def test_a_vm_is_defined_shown_changed_renamed_and_undefined(cloud: Cloud) -> No
     facts = cloud.facts(UUID)
     assert (facts["limit"], facts["selector"], facts["autostart"], facts["downtimeMs"]) == ("Any", "load", True, 200)
     listed = cloud.vm("list").out.splitlines()
-    assert listed[1].split() == ["web", "stop", "no", "Any", "load"]
+    assert listed[1].split() == ["web", "stopped", "no", "Any", "load"]
     assert "Memory (MiB)" in cloud.vm("info", "web").out
 
     assert cloud.vm("rename", "web", "shop").out == f"{UUID} is called shop now; it was web\n"
@@ -265,10 +265,10 @@ def test_states_have_colours_on_a_terminal_alone(cloud: Cloud) -> None:
     assert "\x1b[31mstop" in on_a_terminal(cloud, "list")
     assert "\x1b[31mstop" in on_a_terminal(cloud, "info", "web")
     assert "\x1b[31m" not in on_a_terminal(cloud, "list", NO_COLOR="1")
-    assert '"state": "stop"' in on_a_terminal(cloud, "list", "-o", "json")
-    assert {STATE_COLOURS[state] for state in ("restart", "shutdown")} == {"yellow"}
-    assert (STATE_COLOURS["start"], STATE_COLOURS["mirror"]) == ("green", "magenta")
-    assert "migrate" not in STATE_COLOURS, "it is blue, as all others are"
+    assert '"state": "stopped"' in on_a_terminal(cloud, "list", "-o", "json")
+    assert {STATE_COLOURS[state] for state in ("starting", "unknown")} == {"yellow"}
+    assert {STATE_COLOURS[state] for state in ("waiting", "down")} == {"red"}
+    assert STATE_COLOURS["running"] == "green"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from outlive.base.clock import as_datetime
 from outlive.resources import Resource
+from outlive.resources.memberships import RenewalSight
 from outlive.resources.state import DUMPED, State, encode_state
 from outlive.runtime.units import Duration
 from outlive.simulation.expectations import Expectations
@@ -23,9 +23,11 @@ class _Interrupted(Story):
     """Of a story that ends early nothing is expected; its store is kept."""
 
     found: tuple[Resource, ...] = ()
+    sight: RenewalSight | None = None
 
     async def _end(self) -> Ended:
         self.found = tuple(one for kind in DUMPED for one in self.world.store.all_of(kind))
+        self.sight = await self.world.sight()
         return await super()._end()
 
 
@@ -36,9 +38,11 @@ def state_of(scenario: str, at_s: float) -> bytes:
     acts = tuple(act for act in whole.acts if act.when is not None or act.at_s <= at_s)
     part = msgspec.structs.replace(whole, acts=acts, expect=Expectations(until=Duration(at_s)))
 
-    async def played() -> tuple[Resource, ...]:
+    async def played() -> _Interrupted:
         story = _Interrupted(part, seed=whole.spec.seed, replay="")
         await story.play()
-        return story.found
+        return story
 
-    return encode_state(State(taken_at=as_datetime(0.0), objects=run(played())))
+    story = run(played())
+    assert story.sight is not None
+    return encode_state(State(taken_at=story.sight.at, sight=story.sight, objects=story.found))

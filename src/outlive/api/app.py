@@ -39,6 +39,7 @@ from outlive.api.auth import (
 from outlive.api.config import BODY_SECONDS, ApiSettings, SchedulerAuth, check_scheduler_auth
 from outlive.api.connections import CONNECTION, ClientConnection
 from outlive.api.errors import SlowBody, TimedOut
+from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Levels, PriorityLevel, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
 from outlive.api.middleware import (
@@ -140,6 +141,8 @@ class ApiDeps:
     """The certificate (PEM) of the server's own authority, where it has one, and of the one that is to follow it."""
     queries: Mapping[str, Query] = field(default_factory=dict)
     """Further questions by path, such as ``/failover/coverage``."""
+    known_cells: KnownCells = lambda _obj: {}
+    """What tables print of an object by column, instead of what its document says."""
     commands: Mapping[str, Command] = field(default_factory=dict)
     """What operators have the server do, by path, such as ``/commitments/consistency/repair``."""
     plurals: Mapping[str, type[Resource]] = field(default_factory=lambda: PLURALS)
@@ -269,7 +272,9 @@ async def _read_body(request: Request) -> None:
 def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turns) -> list[Endpoint]:
     """Every path that is served."""
     endpoints = [
-        *_resources(Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids)),
+        *_resources(
+            Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids, deps.known_cells)
+        ),
         *_kubernetes(deps, turns),
         *_operation(deps, turns),
         *_scheduler(deps.placement),

@@ -31,7 +31,7 @@ from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
 from outlive.resources.codec import to_builtins
-from outlive.resources.columns import DISPLAY_COLUMN, cells, names
+from outlive.resources.columns import DISPLAY_COLUMN, Cell, cells, names
 from outlive.resources.readers import VERBS, Verb
 from outlive.store import Store, list_all
 
@@ -149,9 +149,14 @@ def _column(title: str, description: str = "", priority: int = 0, *, form: str =
     return {"name": title, "type": "string", "format": form, "description": description, "priority": priority}
 
 
-def row(obj: Resource, now: Instant, include: IncludeObject) -> dict[str, Any]:
+KnownCells = Callable[[Resource], Mapping[str, Cell]]
+"""What a table prints of an object by column, instead of what its document says (``outlive.node.liveness``)."""
+
+
+def row(obj: Resource, now: Instant, include: IncludeObject, known: Mapping[str, Cell]) -> dict[str, Any]:
     """One row of the table."""
-    values = [str(value).lower() if isinstance(value, bool) else value for value in cells(obj, wide=True)]
+    found = cells(obj, wide=True, known=known)
+    values = [str(value).lower() if isinstance(value, bool) else value for value in found]
     result: dict[str, Any] = {"cells": [*names(obj), *values, age(obj.metadata, now)]}
     if include == "Object":
         result["object"] = to_builtins(obj)
@@ -172,9 +177,10 @@ def table(
     now: Instant,
     include: IncludeObject,
     metadata: dict[str, Any],
+    known_cells: KnownCells,
 ) -> dict[str, Any]:
     """The whole table of one page or one object."""
-    return _table(version, metadata, columns(kind), [row(obj, now, include) for obj in objects])
+    return _table(version, metadata, columns(kind), [row(obj, now, include, known_cells(obj)) for obj in objects])
 
 
 def table_head(kind: type[Resource], version: str) -> bytes:

@@ -25,7 +25,7 @@ from outlive.api.auth import (
     visible_part,
 )
 from outlive.api.config import LIST_OBJECTS, LIST_SLICE_BYTES, LIST_SLICE_OBJECTS
-from outlive.api.kubernetes import row, table, table_head
+from outlive.api.kubernetes import KnownCells, row, table, table_head
 from outlive.api.levels import Turns
 from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import AUTHENTICATE, REQUEST_ID
@@ -69,12 +69,15 @@ def _keep_whole(obj: Resource) -> Resource:
 class ResourceReader:
     """Answers GET for ``api.resources``."""
 
-    def __init__(self, store: Store, caches: WatchCaches, watches: Watches, turns: Turns, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, caches: WatchCaches, watches: Watches, turns: Turns, clock: Clock, known_cells: KnownCells
+    ) -> None:
         self._store = store
         self._caches = caches
         self._watches = watches
         self._turns = turns
         self._clock = clock
+        self._known_cells = known_cells
         self._places = ListPlaces()
 
     async def get(self, request: Request, identity: Identity, target: Target) -> Response:
@@ -172,7 +175,9 @@ class ResourceReader:
             page = await anext(pages)
             while True:
                 rows = [
-                    msgspec.json.encode(row(item, self._clock.now(), include)) if version else encode(item)
+                    msgspec.json.encode(row(item, self._clock.now(), include, self._known_cells(item)))
+                    if version
+                    else encode(item)
                     for item in map(part, page.items)
                     if item is not None
                 ]
@@ -194,6 +199,7 @@ class ResourceReader:
             now=self._clock.now(),
             include=include_object(request),
             metadata=dict(metadata),
+            known_cells=self._known_cells,
         )
 
     async def watch(self, request: Request, identity: Identity, target: Target) -> Response:

@@ -40,6 +40,7 @@ from outlive.api.auth import (
 )
 from outlive.api.config import PATCH_ATTEMPTS
 from outlive.api.errors import success_document
+from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Turns
 from outlive.api.middleware import ROUTE
 from outlive.api.patches import (
@@ -102,10 +103,11 @@ class Resources:
         turns: Turns,
         clock: Clock,
         ids: Ids,
+        known_cells: KnownCells,
     ) -> None:
         self._store = store
         self._plurals = plurals
-        self._reader = ResourceReader(store, caches, watches, turns, clock)
+        self._reader = ResourceReader(store, caches, watches, turns, clock, known_cells)
         self._clock = clock
         self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids

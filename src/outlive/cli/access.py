@@ -1,12 +1,13 @@
 """Where a command finds the cluster: a state file, a running server, or the store in the state directory.
 
 In this order: ``--state FILE`` (offline, read only), ``--server URL``, the server that ``<state-dir>/server.json``
-names, the store in the state directory itself, which is locked for as long as the command runs
+names, the store in the state directory itself, which a command that writes locks for as long as it runs
 (docs/reference/cli.md#where-the-state-is).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
-from outlive.base.clock import Instant, SystemClock, as_instant
+from outlive.base.clock import Instant, SystemClock, as_datetime, as_instant
 from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Usage
 from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from outlive.base.clock import Clock
     from outlive.resources import Resource
+    from outlive.resources.memberships import RenewalSight
     from outlive.store import Store
     from outlive.store.memory import MemoryStore
 
@@ -55,6 +57,8 @@ class Access:
     insecure: bool = False
     taken_at: datetime | None = None
     """When the state file that was opened was taken."""
+    taken_sight: RenewalSight | None = None
+    """What was seen of the hosts' renewals then."""
 
     @property
     def directory(self) -> Path:
@@ -88,7 +92,7 @@ class Access:
         from outlive.resources.state import decode_state
 
         state = decode_state(read_input(path), str(path))
-        self.taken_at = state.taken_at
+        self.taken_at, self.taken_sight = state.taken_at, state.sight
         return self.in_memory(state.objects)
 
     def in_memory(self, objects: Iterable[Resource] = ()) -> MemoryStore:
@@ -136,7 +140,7 @@ class Access:
         return None
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
-        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
+        from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore, read_snapshot
 
         directory = self.directory
         check_store_there(directory)
@@ -148,7 +152,9 @@ class Access:
                 place=str(directory),
                 remedy="start outlive up, import an inventory, or name another place with --state-dir or --server",
             )
-        return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+        if write:
+            return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+        return await read_snapshot(directory, clock=self.clock, ids=SystemIds())
 
     @property
     def address(self) -> str:
@@ -161,6 +167,26 @@ class Access:
         if self.state is not None:
             return f"state file {self.state.name}"
         return f"server {self.address}" if self.address else f"store in {self.directory}"
+
+    @property
+    def no_server(self) -> str:
+        """Why no server answers about the state directory that is read; empty where one does, or a file is read."""
+        if self.state is not None or self.server or running_server(self.directory):
+            return ""
+        server = _read_server_file(self.directory)
+        if server is None:
+            return f"none runs on {self.directory}"
+        return f"{SERVER_FILE} names process {server.pid}, which is gone"
+
+    def store_written(self) -> datetime | None:
+        """When the files of the store in the state directory were changed last."""
+        from outlive.store.sqlite.store import DATABASE_FILE
+
+        times = []
+        for name in (DATABASE_FILE, f"{DATABASE_FILE}-wal"):
+            with contextlib.suppress(OSError):
+                times.append((self.directory / name).stat().st_mtime)
+        return as_datetime(max(times)) if times else None
 
     @property
     def clock(self) -> Clock:

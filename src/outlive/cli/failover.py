@@ -9,14 +9,17 @@ import typer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import ExitCode, Usage
+from outlive.base.phrases import count_of
 from outlive.cli.access import Access
 from outlive.cli.arguments import MaybeVm
 from outlive.cli.certificate import certify, verify
 from outlive.cli.commands import command, group
 from outlive.cli.coverage import coverage_document, coverage_lines, levels_lines
+from outlive.cli.liveness import read_liveness
 from outlive.cli.output import Form, Output, cut_table, progress, table
 from outlive.cli.plan import make_plan
 from outlive.cli.snapshot import Config, Slots, look
+from outlive.cli.status import read_coverage_view
 from outlive.cli.survive import tolerance
 from outlive.cli.views import views
 from outlive.cli.vm_names import VmColumns, vm_columns, vm_names
@@ -26,6 +29,7 @@ from outlive.store.naming import choose
 if TYPE_CHECKING:
     from outlive.failover.analysis.explain.fleet import FleetExplanation
     from outlive.failover.analysis.explain.model import Explanation
+    from outlive.recovery.cluster_health import CoverageView
 
 SHOWN = 20
 """Hosts, and slots, that a table of ``explain`` names; wide and JSON name all."""
@@ -51,12 +55,14 @@ async def coverage(
         with progress("planning"):
             result = coverage_of(gathered, gathered.observation.slots, await refusals(gathered))
             costs = costs_of(gathered, result)
+        view = await read_coverage_view(store, await read_liveness(store, access))
     unit, named = gathered.settings.topology_choice.unit, vm_columns(gathered.vms)
-    document = {**coverage_document(result), "levels": costs.levels}
+    by = {str(one): count for one, count in view.by.items() if count}
+    document = {**coverage_document(result), "by": by, "notHeard": sorted(view.doubtful), "levels": costs.levels}
 
     def lines() -> list[Any]:
         levels = levels_lines(costs, gathered.unknown_levels, wide=output.wide)
-        return [*coverage_lines(result, named, wide=output.wide, unit=unit), *levels]
+        return [*coverage_lines(result, named, wide=output.wide, unit=unit), *_view_lines(view), *levels]
 
     output.show(document, lines)
     if html is not None:
@@ -65,6 +71,15 @@ async def coverage(
         when = as_datetime(access.clock.now())
         write_output(html, coverage_picture(gathered, result, source=access.source, when=when))
     return None if result.covered == result.required else ExitCode.NO
+
+
+def _view_lines(view: CoverageView) -> list[str]:
+    """By what covered VMs are covered, and whose hosts nobody hears of."""
+    doubt = count_of(len(view.doubtful), "VM")
+    lines = [f"covered by what: {view.sentence()}"] if view.sentence() else []
+    if view.doubtful:
+        lines.append(f"not counted there: {doubt} whose host, or that of a slot, is not heard of")
+    return lines
 
 
 @command(app, "check")

@@ -15,13 +15,14 @@ from outlive.cli import operator
 from outlive.cli.access import Access
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
+from outlive.cli.liveness import read_liveness
 from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
-from outlive.cli.status import member_state
 from outlive.cli.values import words
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
 from outlive.node.interventions import DEFAULT, SHUTDOWN_POLICIES, set_mode, set_shutdown_policy, trust_proofs
+from outlive.node.liveness import HostLife, HostLiveness
 from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
 from outlive.recovery.deaths import release_host
 from outlive.resources import (
@@ -32,7 +33,6 @@ from outlive.resources import (
     HostLog,
     Hypervisor,
     HypervisorUsage,
-    Membership,
     Resource,
 )
 from outlive.resources.hosts import HostUsage
@@ -61,10 +61,10 @@ async def list_hosts(access: Access, output: Output) -> None:
     """All hosts: whether they live, which VMs and how much memory they have."""
     async with access.open() as store:
         hosts = sorted([one async for one in list_all(store, Hypervisor)], key=lambda host: natural_key(host.name))
-        members = await _by_name(store, Membership)
+        life = await read_liveness(store, access)
         usages = await _by_name(store, HypervisorUsage)
         record = await _election(store)
-    documents = [_facts(host, members.get(host.name), usages.get(host.name), record) for host in hosts]
+    documents = [_facts(host, life.host(host.name), usages.get(host.name), record) for host in hosts]
     output.show(documents, lambda: [_listing(documents, wide=output.wide)])
 
 
@@ -112,8 +112,8 @@ async def info(access: Access, output: Output, host: OneHost) -> None:
     """One host: its state and role, what it is, what its VMs take, and what is wrong with it."""
     async with access.open() as store:
         found = await store.get(Hypervisor, host)
-        member, usage = await read(store, Membership, host), await read(store, HypervisorUsage, host)
-        facts = _facts(found, member, usage, await _election(store))
+        life, usage = await read_liveness(store, access), await read(store, HypervisorUsage, host)
+        facts = _facts(found, life.host(host), usage, await _election(store))
         faults = [one async for one in list_all(store, Fault) if one.subject.name == host and not one.ended]
     document = {**facts, "faults": [one.message for one in faults]}
     rows = [(_TITLES.get(key, key.capitalize()), _cell(key, value)) for key, value in document.items()]
@@ -142,7 +142,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _facts(
-    host: Hypervisor, member: Membership | None, published: HypervisorUsage | None, record: ElectionRecord
+    host: Hypervisor, life: HostLiveness, published: HypervisorUsage | None, record: ElectionRecord
 ) -> dict[str, Any]:
     """What is shown of a host; memory in MiB."""
     status, usage = host.status, published.usage if published is not None else HostUsage()
@@ -152,11 +152,11 @@ def _facts(
     ours = host.spec.management == "node"
     return {
         "name": host.name,
-        "state": member_state(member.record) if member is not None else "not a member" if ours else "",
+        "state": life.text,
         "reason": ready.message if ready is not None else "",
         "management": host.spec.management,
         "role": role_of(host.name, host.spec.mode, record) if ours else "",
-        "takesVms": "yes" if (why := host.closed()) == "" else f"no: it {why}",
+        "takesVms": _takes_vms(host, life),
         "vms": status.num_instances,
         "vcpus": {"allocated": taken.cpu_milli / 1000, "total": has.cpu_milli / 1000},
         "memoryMib": {
@@ -167,7 +167,7 @@ def _facts(
             "overProvisioned": provisioned > total > 0,
         },
         "load": round(usage.load, 2) if published is not None else None,
-        "health": dict(usage.scores),
+        "health": dict(usage.scores) if life.state is HostLife.ALIVE or not life.watched else {},
         "zone": host.metadata.labels.get(ZONE_LABEL, ""),
         "addresses": dict(status.addresses),
         "cpus": status.capabilities.cpus or None,
@@ -177,6 +177,12 @@ def _facts(
         "version": status.version,
         "stale": list(usage.stale),
     }
+
+
+def _takes_vms(host: Hypervisor, life: HostLiveness) -> str:
+    if why := host.closed():
+        return f"no: it {why}"
+    return "yes" if life.state is HostLife.ALIVE or not life.watched else f"no: it is {life.text}"
 
 
 def _mib(amount: int) -> int:

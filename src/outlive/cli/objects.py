@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -25,11 +25,14 @@ from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.base.phrases import listing
 from outlive.cli.access import Access, all_objects
 from outlive.cli.arguments import Yes, completing, host_names, names_from_server
-from outlive.cli.output import Output, object_tables, progress, table, write, yaml_text
+from outlive.cli.output import Form, Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all, read
 from outlive.store.naming import find
+
+if TYPE_CHECKING:
+    from outlive.node.liveness import ClusterLiveness
 
 ALIASES = {
     "host": "hypervisors",
@@ -84,6 +87,8 @@ async def get(
     selector: Annotated[str, typer.Option("--selector", "-l", help="Only with these labels, such as a=b,c!=d.")] = "",
 ) -> None:
     """List resources of a kind, or show some by name."""
+    from outlive.cli.liveness import read_liveness
+
     found = kind_named(kind)
     chosen = Selector.parse(selector) if selector else None
     async with access.open() as store:
@@ -91,7 +96,9 @@ async def get(
             objects: list[Resource] = [await find(store, found, name) for name in names]
         else:
             objects = [item async for item in list_all(store, found, selector=chosen)]
-    output.objects(objects, single=bool(names) and len(objects) == 1)
+        lives = found in (VirtualMachine, Hypervisor) and output.form in (Form.TABLE, Form.WIDE)
+        cells_of = (await read_liveness(store, access)).cells if lives else None
+    output.objects(objects, single=bool(names) and len(objects) == 1, cells_of=cells_of)
 
 
 EVENTS_SHOWN = 20
@@ -105,10 +112,12 @@ async def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which.", autocompletion=complete_object)],
 ) -> None:
     """One resource in full, with its events and what belongs to it."""
+    from outlive.cli.liveness import read_liveness
     from outlive.resources.codec import to_builtins
 
     async with access.open() as store:
         item = await find(store, kind_named(kind), name)
+        life = await read_liveness(store, access)
         related = [(title, items) async for title, items in _related(store, item)]
         events = await _events(store, item)
     document = {
@@ -116,16 +125,17 @@ async def describe(
         "related": {title: [to_builtins(one) for one in items] for title, items in related},
         "events": [to_builtins(event) for event in events],
     }
-    output.show(document, lambda: _sections(item, related, events, wide=output.wide))
+    output.show(document, lambda: _sections(item, related, events, life, wide=output.wide))
 
 
 def _sections(
-    item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], *, wide: bool
+    item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], life: ClusterLiveness, *, wide: bool
 ) -> list[Any]:
     lines: list[Any] = yaml_text(item).splitlines()
+    lines += [f"\nNow: {said}" for title, said in life.cells(item).items() if title == "State"]
     for title, items in related:
         lines.append(f"\n{title}: {len(items) or 'none'}")
-        lines += object_tables(items, wide=wide)
+        lines += object_tables(items, wide=wide, cells_of=life.cells)
     lines.append(f"\nEvents: {len(events) or 'none'}")
     if events:
         rows = [(event.last_seen.isoformat(), event.type, event.reason, event.count, event.note) for event in events]
@@ -360,12 +370,14 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
 
 async def dump(access: Access) -> None:
     """Write the whole state to standard output, as one file for --state, which only its owner may read."""
+    from outlive.cli.liveness import read_sight
     from outlive.resources.state import State, encode_state
 
     async with access.open() as store:
         with progress("reading the cluster"):
             objects = tuple(await all_objects(store))
-    raw = encode_state(State(taken_at=as_datetime(access.clock.now()), objects=objects))
+        sight = await read_sight(store, access, {one.name: one for one in objects if isinstance(one, Hypervisor)})
+    raw = encode_state(State(taken_at=as_datetime(access.clock.now()), sight=sight, objects=objects))
     with contextlib.suppress(OSError):  # of others' files the mode stays, and of what is no file
         if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
             os.fchmod(sys.stdout.fileno(), 0o600)

@@ -11,7 +11,7 @@ import enum
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -65,12 +65,19 @@ class Output:
         else:
             self.render(table())
 
-    def objects(self, objects: Sequence[Resource], *, single: bool = False) -> None:
-        """Print resources: one as itself, several as a list."""
+    def objects(
+        self,
+        objects: Sequence[Resource],
+        *,
+        single: bool = False,
+        cells_of: Callable[[Resource], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Print resources: one as itself, several as a list. ``cells_of``: by column, what a table prints instead of
+        what a document says."""
         from outlive.resources.codec import to_builtins
 
         if self.form in (Form.TABLE, Form.WIDE):
-            self.render(object_tables(objects, wide=self.wide))
+            self.render(object_tables(objects, wide=self.wide, cells_of=cells_of))
             return
         items = [to_builtins(item) for item in objects]
         self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
@@ -206,7 +213,9 @@ def cell_text(value: Any) -> str:
     return str(value)
 
 
-def object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[RenderableType]:
+def object_tables(
+    objects: Sequence[Resource], *, wide: bool, cells_of: Callable[[Resource], Mapping[str, Any]] | None = None
+) -> Iterable[RenderableType]:
     """One table a kind, with the kind's own columns."""
     from outlive.resources.columns import DISPLAY_COLUMN, cells, names
 
@@ -214,7 +223,8 @@ def object_tables(objects: Sequence[Resource], *, wide: bool) -> Iterable[Render
     for kind in kinds:
         columns = [title for title, _, priority in kind.info.columns if wide or priority == 0]
         mine = [item for item in objects if type(item) is kind]
-        rows = [[*names(item), *cells(item, wide=wide)] for item in mine]
+        known = [cells_of(item) if cells_of is not None else {} for item in mine]
+        rows = [[*names(item), *cells(item, wide=wide, known=now)] for item, now in zip(mine, known, strict=True)]
         head = [DISPLAY_COLUMN, "ID"] if kind.info.display else ["Name"]
         yield table([*head, *columns], rows, title=kind.__name__ if len(kinds) > 1 else "")
 

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from outlive.base.errors import NotFound
+from outlive.base.clock import as_instant
+from outlive.base.errors import ExitCode, NotFound
 from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access
+from outlive.cli.liveness import read_liveness
 from outlive.cli.output import Output, table
 from outlive.node.disarm import enforcing_hosts
+from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife, VmLiveness
+from outlive.recovery.cluster_health import (
+    NOT_HEARD,
+    CoverageView,
+    count_issues,
+    is_provable,
+    judge_health,
+    view_coverage,
+)
 from outlive.resources import (
     FAILOVER,
     Cluster,
@@ -19,7 +31,6 @@ from outlive.resources import (
     Fault,
     Flavor,
     Hypervisor,
-    MemberRecord,
     Membership,
     Reservation,
     StorageCluster,
@@ -28,9 +39,8 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import convert
 from outlive.resources.reasons.failover_events import FULL_PROTECTION
+from outlive.resources.reasons.faults import FULL_HEALTH
 from outlive.resources.vm_states import is_down_for_good
-from outlive.resources.vms import RecoveryPhase
-from outlive.runtime.faults import health
 from outlive.store import list_all
 
 if TYPE_CHECKING:
@@ -42,16 +52,27 @@ UNCOVERED_SHOWN = 10
 """VMs without all their slots that are named."""
 HOSTS_SHOWN = 5
 """Hosts in maintenance, and such that degrade, that are named."""
+WARNING_S = 600.0
+"""How long a warning is shown of which nothing says that it is over."""
 FAULTS_SHOWN = 20
 """Faults that are shown, the worst ones."""
 
 
-async def status(access: Access, output: Output) -> None:
-    """What is known, whether every VM is covered, who runs, and what is wrong."""
+async def status(access: Access, output: Output) -> ExitCode:
+    """What is known, whether every VM is covered, who runs, and what is wrong; exit code 1 where something is wrong, 6
+    where no server runs."""
     async with access.open() as store:
-        document = await _document(store, access.clock.now(), await _unrecorded(store))
-    document = {"source": access.source, **document}
+        life = await read_liveness(store, access)
+        document = await _document(store, life, await _unrecorded(store))
+    away = access.no_server
+    written = life.sight.written or (access.store_written() if away else None)
+    document = {"noServer": away, "written": written, "source": access.source, **document}
+    if away:
+        document |= {"health": None, "healthIssues": {}}
     output.show(document, lambda: _lines(document))
+    if away:
+        return ExitCode.UNAVAILABLE
+    return ExitCode.YES if document["health"] == FULL_HEALTH else ExitCode.NO
 
 
 async def _unrecorded(store: Store) -> list[Fault]:
@@ -65,19 +86,34 @@ async def _unrecorded(store: Store) -> list[Fault]:
         return []
 
 
-async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[str, Any]:
+async def _document(store: Store, life: ClusterLiveness, unrecorded: list[Fault]) -> dict[str, Any]:
+    now = as_instant(life.sight.at)
     hosts = [host async for host in list_all(store, Hypervisor)]
     vms = [vm async for vm in list_all(store, VirtualMachine)]
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
     reported = [one async for one in list_all(store, Coverage)]
     recorded = [event async for event in list_all(store, Event)]
-    warnings = sorted((one for one in recorded if one.type == "Warning"), key=lambda one: (one.last_seen, one.name))
     elections = [election async for election in list_all(store, Election)]
     faults = [*unrecorded, *[fault async for fault in list_all(store, Fault)]]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
     clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
-    coverage = reported_coverage(reported)
+    host_lives = {one.name: life.host(one.name) for one in hosts}
+    vm_lives = {one.name: life.vm(one) for one in vms}
+    provable = provable_hosts(hosts, members, clusters[0] if clusters else None, now)
+    view = view_coverage(reported, {one.name: one.status.host for one in slots}, host_lives, provable)
+    coverage = reported_coverage(reported, view)
+    unprovable = sorted(name for name, able in provable.items() if not able)
+    issues = count_issues(
+        host_lives.values(),
+        (one.state for one in vm_lives.values()),
+        uncovered=coverage["required"] - coverage["covered"],
+        unprovable=len(unprovable),
+        still_s=now - as_instant(life.sight.written) if life.sight.written is not None else 0.0,
+    )
+    judged = judge_health(faults, issues)
+    warnings = sorted((one for one in recorded if one.type == "Warning"), key=lambda one: (one.last_seen, one.name))
+    warnings = [one for one in warnings if not _is_over(one, host_lives, vm_lives, coverage, now)]
     return {
         "hosts": len(hosts),
         "vms": len(vms),
@@ -90,14 +126,18 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
         "unreportedVms": len({vm.name for vm in vms if not is_down_for_good(vm)} - {one.name for one in reported}),
         "coverage": coverage,
         "fullProtection": _full_protection(recorded, reported),
-        "health": health(faults),
+        "health": judged.health,
+        "healthIssues": {str(issue): count for issue, count in judged.counts.items()},
         "maintenance": any(one.spec.in_maintenance(now) for one in clusters),
         "disarmed": _disarmed(clusters, members, now),
         "hostsInMaintenance": [one.name for one in hosts if one.spec.fencing.in_maintenance(now)],
         "hostsDegrading": [one.name for one in hosts if one.status.degrading is not None and not one.status.lost],
-        "memberships": _memberships(members),
+        "hostStates": _counted(_word(one) for one in host_lives.values()),
+        "hostsNotAlive": {name: one.text for name, one in host_lives.items() if _is_worrying(one)},
+        "hostsUnprovable": unprovable,
+        "vmStates": _counted(str(one.state) for one in vm_lives.values()),
         "recovering": sum(vm.status.recovery is not None and vm.status.recovery.unfinished for vm in vms),
-        "held": _held(vms),
+        "waiting": _counted(one.reason for one in vm_lives.values() if one.state in (VmLife.WAITING, VmLife.DOWN)),
         "faults": [
             {
                 "fault": one.code,
@@ -123,6 +163,60 @@ async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[s
     }
 
 
+async def read_coverage_view(store: Store, life: ClusterLiveness) -> CoverageView:
+    """By what the VMs are covered that failover last reported as covered, and which of them are in doubt now."""
+    hosts = [host async for host in list_all(store, Hypervisor)]
+    members = [member async for member in list_all(store, Membership)]
+    clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
+    slots = {one.name: one.status.host async for one in list_all(store, Reservation)}
+    reported = [one async for one in list_all(store, Coverage)]
+    provable = provable_hosts(hosts, members, clusters[0] if clusters else None, as_instant(life.sight.at))
+    return view_coverage(reported, slots, {one.name: life.host(one.name) for one in hosts}, provable)
+
+
+def provable_hosts(
+    hosts: list[Hypervisor], members: list[Membership], cluster: Cluster | None, now: float
+) -> dict[str, bool]:
+    """Host with our daemon that has not been proven dead → whether it could be, if it died now."""
+    known = {one.name: one for one in hosts}
+    return {
+        one.name: is_provable(known[one.name], one, cluster, now)
+        for one in members
+        if one.name in known and one.record.state != "Released" and one.record.dead_through < one.record.epoch
+    }
+
+
+def _word(host: HostLiveness) -> str:
+    return str(host.state) if host.watched else "not watched"
+
+
+def _is_worrying(host: HostLiveness) -> bool:
+    return host.watched and host.state not in (HostLife.ALIVE, HostLife.STOPPED)
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
+
+
+def _is_over(
+    event: Event,
+    hosts: dict[str, HostLiveness],
+    vms: dict[str, VmLiveness],
+    coverage: dict[str, Any],
+    now: float,
+) -> bool:
+    """Whether what an event warned of is not so any more, by how its object is now."""
+    name = event.regarding.name
+    match event.regarding.kind:
+        case "VirtualMachine":
+            return name not in vms or vms[name].state in (VmLife.RUNNING, VmLife.STOPPED)
+        case "Hypervisor" | "Membership":
+            return name not in hosts or hosts[name].state is HostLife.ALIVE
+        case _ if event.reason == FULL_PROTECTION:
+            return bool(coverage["covered"] == coverage["required"])
+    return now - as_instant(event.last_seen) > WARNING_S
+
+
 def _disarmed(clusters: list[Cluster], members: list[Membership], now: float) -> str:
     """How the cluster is disarmed, since when and until when, and whose guards enforce all the same; empty: armed."""
     for spec in (one.spec for one in clusters if one.spec.disarmed_mode(now)):
@@ -133,38 +227,26 @@ def _disarmed(clusters: list[Cluster], members: list[Membership], now: float) ->
     return ""
 
 
-def _memberships(members: list[Membership]) -> dict[str, int]:
-    """State → how many hosts; dead ones apart from those that are only condemned."""
-    states: Counter[str] = Counter()
-    states.update(member_state(member.record) for member in members)
-    return dict(sorted(states.items()))
-
-
-def member_state(record: MemberRecord) -> str:
-    """What is said of a host by its membership, in one word."""
-    if record.state == "Revoked":
-        return "dead" if record.dead_through >= record.fence.epoch else "condemned"
-    return "alive" if record.state == "Held" else "stopped"
-
-
-def _held(vms: list[VirtualMachine]) -> dict[str, int]:
-    """Why VMs are held → how many."""
-    recoveries = [vm.status.recovery for vm in vms if vm.status.recovery is not None]
-    return dict(sorted(Counter(one.reason for one in recoveries if one.phase is RecoveryPhase.HELD).items()))
-
-
-def reported_coverage(reported: list[Coverage]) -> dict[str, Any]:
-    """What failover last reported; VMs that it has not looked at yet are in no figure."""
-    uncovered = [one for one in reported if not one.status.covered]
+def reported_coverage(reported: list[Coverage], view: CoverageView | None = None) -> dict[str, Any]:
+    """What failover last reported; VMs that it has not looked at yet are in no figure. ``view``: against how hosts are
+    now; without one, as it was reported."""
+    doubtful = view.doubtful if view is not None else {}
+    uncovered = [
+        {"vm": one.name, "reason": one.status.reason, "remedy": one.status.remedy}
+        for one in reported
+        if not one.status.covered
+    ]
+    uncovered += [
+        {"vm": vm, "reason": NOT_HEARD, "remedy": f"see outlive why {host}"} for vm, host in sorted(doubtful.items())
+    ]
+    required = [one for one in reported if one.status.required > 0]
     return {
         "reported": len(reported),
-        "required": sum(1 for one in reported if one.status.required > 0),
-        "covered": sum(1 for one in reported if one.status.required > 0 and one.status.covered),
-        "reasons": dict(sorted(Counter(one.status.reason for one in uncovered).items())),
-        "uncovered": [
-            {"vm": one.name, "reason": one.status.reason, "remedy": one.status.remedy}
-            for one in uncovered[:UNCOVERED_SHOWN]
-        ],
+        "required": len(required),
+        "covered": sum(1 for one in required if one.status.covered and one.name not in doubtful),
+        "by": {str(by): count for by, count in view.by.items() if count} if view is not None else {},
+        "reasons": _counted(one["reason"] for one in uncovered),
+        "uncovered": uncovered[:UNCOVERED_SHOWN],
     }
 
 
@@ -209,10 +291,18 @@ def _vms(document: dict[str, Any]) -> str:
     return f"{known}, {document['protected']} protected, {document['covered']} covered"
 
 
+def _health(document: dict[str, Any]) -> str:
+    if document["health"] is None:
+        return ""
+    issues = ", ".join(f"{issue}: {count}" for issue, count in document["healthIssues"].items())
+    return f"{document['health']} of 100{f' ({issues})' if issues else ''}"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
-    members = ", ".join(f"{count} {state}" for state, count in document["memberships"].items())
+    states = ", ".join(f"{count} {state}" for state, count in document["hostStates"].items())
+    by = ", ".join(f"{count} {by}" for by, count in coverage["by"].items())
     leaders = [
         (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
         for one in document["elections"]
@@ -226,16 +316,20 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     ]
     figures = [
         ("state", document["source"]),
-        ("health", f"{document['health']} of 100"),
+        ("health", _health(document)),
         ("maintenance", _maintenance(document)),
         ("disarmed", document["disarmed"]),
-        ("hosts", f"{document['hosts']}{f' ({members})' if members else ''}"),
+        ("hosts", f"{document['hosts']}{f' ({states})' if states else ''}"),
+        *((f"  {name}", text) for name, text in list(document["hostsNotAlive"].items())[:HOSTS_SHOWN]),
+        ("could not be proven dead", _listed(document["hostsUnprovable"], "no rehearsed BMC, no armed guard")),
         ("degrading", _listed(document["hostsDegrading"], "see outlive why HOST")),
         ("VMs", _vms(document)),
+        ("  now", ", ".join(f"{count} {state}" for state, count in document["vmStates"].items())),
+        ("  covered", by),
         *((f"  {reason}", _count(count)) for reason, count in coverage["reasons"].items()),
         ("not judged yet", _count(document["unreportedVms"]) if coverage["reported"] else ""),
         ("recovering", _count(document["recovering"])),
-        *((f"  held: {reason}", _count(count)) for reason, count in document["held"].items()),
+        *((f"  waiting: {reason}", _count(count)) for reason, count in document["waiting"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
         *storage,
@@ -243,6 +337,12 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     ]
     rows = [row for row in figures if row[1]]
     lines: list[Any] = [table(("", ""), rows)]
+    if document["noServer"]:
+        written = shown_time(document["written"]) if document["written"] is not None else "nobody noted when"
+        lines = [
+            f"NO SERVER RUNS ({document['noServer']}): this is what the store says, last written {written}",
+            *lines,
+        ]
     if not coverage["reported"] and document["vms"]:
         lines.append(
             "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"

@@ -159,6 +159,7 @@ async def _prepare(store: SqliteStore, sections: Mapping[str, Any], *, example: 
         return
     from outlive.cli.inventory import import_example
 
+    _say("the example's hosts and VMs do not exist: room is reserved for them, and nobody fences or restarts them")
     await import_example(store)
 
 
@@ -270,6 +271,7 @@ async def _serve(
         metrics=role.metrics,
         version=__version__,
         settings=api,
+        known_cells=role.recovery.liveness.cells,
         scheduler_auth=settings.scheduler.auth,
         placement=role.placement,
         commitments=role.commitments.service,
@@ -282,6 +284,7 @@ async def _serve(
         authority=(lambda: tls.published) if tls is not None else None,
         queries={
             "/faults": role.faults,
+            "/liveness": role.recovery.liveness.sight,
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
             "/commitments/overview": role.overview,

@@ -14,12 +14,14 @@ from outlive.cli.access import Access
 from outlive.cli.arguments import OneVm, ToHost, Wait, Yes
 from outlive.cli.commands import command, group
 from outlive.cli.console import print_log
+from outlive.cli.liveness import read_liveness
 from outlive.cli.objects import checked, write_resource
 from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, coloured, table, write
 from outlive.cli.values import words
 from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
 from outlive.drivers.files import read_input
+from outlive.node.liveness import VmLife
 from outlive.node.operator import AskedVm, check_hosts_of_ours, check_request, request_vm
 from outlive.node.vm.operator import (
     DELETING,
@@ -49,6 +51,7 @@ from outlive.store import list_all
 from outlive.store.naming import find_vm
 
 if TYPE_CHECKING:
+    from outlive.node.liveness import ClusterLiveness
     from outlive.store import Store
 
 SELECTORS: Final = tuple(name for name in get_args(HostSelector) if name)
@@ -245,7 +248,8 @@ async def list_vms(access: Access, output: Output, tags: Tags = None, protected_
     chosen = selector_of(tags, protected_tags)
     async with access.open() as store:
         found = [one async for one in list_all(store, VirtualMachine, selector=chosen)]
-    documents = [_facts(vm) for vm in sorted(found, key=lambda vm: (called(vm), vm.name))]
+        life = await read_liveness(store, access)
+    documents = [_facts(vm, life) for vm in sorted(found, key=lambda vm: (called(vm), vm.name))]
     columns = ("name", "state", "host", "migrated", "limit", "selector", *(("tags", "id") if output.wide else ()))
     rows = [[_cell(column, document[column]) for column in columns] for document in documents]
     output.show(documents, lambda: [table([column.capitalize() for column in columns], rows)])
@@ -262,7 +266,8 @@ async def info(access: Access, output: Output, vm: OneVm) -> None:
     """One VM: its state, where it is, how hosts are chosen for it, what it consists of."""
     async with access.open() as store:
         found = await find_vm(store, vm)
-    facts, runs = _facts(found), running_entry(found)
+        life = await read_liveness(store, access)
+    facts, runs = _facts(found, life), running_entry(found)
     shown = {**facts, "vnc": runs.vnc.address if runs is not None and runs.vnc is not None else ""}
     rows = [(_TITLES.get(key, key.capitalize()), _cell(key, one)) for key, one in shown.items()]
     output.show(facts, lambda: [table(("", ""), rows)])
@@ -271,15 +276,14 @@ async def info(access: Access, output: Output, vm: OneVm) -> None:
 def _cell(key: str, value: Any) -> Any:
     """As people see it: a state has the colour that its kind of state has, where the output has colours."""
     if key == "state":
-        return coloured(value, STATE_COLOURS.get(value, "blue"))
+        return coloured(value, STATE_COLOURS.get(value.partition(":")[0].partition(" ")[0], "blue"))
     return ", ".join(value) if isinstance(value, list | dict) else value
 
 
-STATE_COLOURS: Final = {
-    "start": "green",
-    **dict.fromkeys(("restart", "shutdown", DELETING), "yellow"),
-    **dict.fromkeys(("stop", "fail"), "red"),
-    "mirror": "magenta",
+STATE_COLOURS: Final[dict[str, str]] = {
+    str(VmLife.RUNNING): "green",
+    **dict.fromkeys((VmLife.STARTING, VmLife.UNKNOWN, DELETING), "yellow"),
+    **dict.fromkeys((VmLife.DOWN, VmLife.WAITING, VmLife.STOPPED), "red"),
 }
 """Of states; others are blue."""
 _TITLES: Final = {
@@ -291,15 +295,16 @@ _TITLES: Final = {
 }
 
 
-def _facts(vm: VirtualMachine) -> dict[str, Any]:
+def _facts(vm: VirtualMachine, life: ClusterLiveness) -> dict[str, Any]:
     """What is shown of a VM; what is not set is shown as it acts."""
-    spec, status, home, runs = vm.spec, vm.status, away_from(vm), running_entry(vm)
+    spec, status, home, runs, now = vm.spec, vm.status, away_from(vm), running_entry(vm), life.vm(vm)
     vnc = runs.vnc if runs is not None else None
     return {
         "name": called(vm),
         "id": vm.name,
-        "state": shown_state(vm),
-        "reason": deletion_of(vm).text if vm.deleting else status.message or status.reason,
+        "state": f"{DELETING}, {now.text}" if vm.deleting else now.text,
+        "wanted": shown_state(vm),
+        "reason": deletion_of(vm).text if vm.deleting else status.message or status.reason or now.reason,
         "host": vm.host,
         "migrated": f"from {home}" if home else "no",
         "limit": ", ".join(spec.host_limit) or "Any",

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.arguments import VmOrHost
+from outlive.cli.liveness import read_sight
 from outlive.cli.output import Output, cut_table
 from outlive.recovery.why import why as ask
+from outlive.resources import Hypervisor
+from outlive.store import list_all
 from outlive.store.naming import find_subject
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ async def why(
 ) -> ExitCode | None:
     """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
     async with access.open() as store:
-        answer = await ask(store, await find_subject(store, name))
+        hosts = {one.name: one async for one in list_all(store, Hypervisor)} if access.state is not None else {}
+        answer = await ask(store, await find_subject(store, name), await read_sight(store, access, hosts))
     output.show(answer, lambda: why_lines(answer, wide=output.wide))
     return None if answer.settled else ExitCode.NO
 

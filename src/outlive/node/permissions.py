@@ -16,6 +16,7 @@ from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter, NeededFac
 from outlive.node.permissions_of_protocol import (
     check_cluster_of_host,
     check_hypervisor_of_host,
+    check_hypervisor_of_others,
     check_lost_membership,
     check_membership_of_host,
     check_vm_of_host,
@@ -139,6 +140,7 @@ RULES_OF_HOSTS: Final[Mapping[type[Resource], _HostRule]] = {
 RULES_OF_OTHERS: Final[Mapping[type[Resource] | type[None], Callable[[tuple[str, ...], Any, Any, Facts], str]]] = {
     VirtualMachine: check_vm_of_others,
     Membership: check_lost_membership,
+    Hypervisor: check_hypervisor_of_others,
     Fault: check_fault_of_others,
     Election: check_election_of_others,
 }

@@ -27,6 +27,8 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import Pause
+from outlive.resources.hosts import HEARD, OBSERVED, READY
+from outlive.resources.meta import condition
 from outlive.resources.vms import RUN_FINALIZER, Migration, VirtualMachineStatus
 
 OWN_PROOFS: Final = ("reboot", "self-cleaned")
@@ -237,6 +239,28 @@ def check_hypervisor_of_host(
         return f"may not create {what} with the management {after.spec.management}: it has a daemon of ours"
     if after.spec.mode == "coordinator" and not who.coordinator:
         return f"may not create {what} as a coordinator: {who.host} has joined as a plain host"
+    return ""
+
+
+def check_hypervisor_of_others(
+    names: tuple[str, ...], before: Hypervisor | None, after: Hypervisor, _facts: Facts
+) -> str:
+    """Of the conditions of a host a controller writes ``Ready`` alone, while it does not hear of the host, and takes
+    that back: never what the host said when it went."""
+    if before is None or before.status.conditions == after.status.conditions or {"import", "mirror"} & {*names}:
+        return ""
+    what = f"Hypervisor/{after.name}"
+    old, new = condition(before.status.conditions, READY), condition(after.status.conditions, READY)
+    if [one for one in before.status.conditions if one is not old] != [
+        one for one in after.status.conditions if one is not new
+    ]:
+        return f"may not write conditions of {what} besides {READY}"
+    if new is None or new.reason not in (HEARD, *OBSERVED.values()):
+        return f"may not write condition {READY} of {what} but with what it observes ({', '.join(OBSERVED.values())})"
+    if (new.status == "True") != (new.reason == HEARD):
+        return f"may not write condition {READY}={new.status} of {what} with reason {new.reason}"
+    if old is not None and old.status != "True" and old.reason not in OBSERVED.values():
+        return f"may not write condition {READY} of {what}: the host says itself that it is {old.reason}"
     return ""
 
 

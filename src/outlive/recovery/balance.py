@@ -37,7 +37,7 @@ from outlive.recovery.states import unfinished
 from outlive.resources import CPU, MEMORY, Cluster, Hypervisor, VirtualMachine
 from outlive.resources.cluster import RebalancePolicy
 from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import lost_places, out_of_service
+from outlive.resources.hosts import lost_places, observed_condition, out_of_service
 from outlive.resources.vms import Request
 from outlive.runtime.decisions import Decision, digest
 from outlive.runtime.trail import RECORD_BYTES
@@ -162,7 +162,12 @@ neither its input nor the work."""
 
 
 def _takes_part(host: Hypervisor) -> bool:
-    return not out_of_service(host) and not lost_places(host) and host.status.degrading is None
+    return (
+        not out_of_service(host)
+        and observed_condition(host) is None
+        and not lost_places(host)
+        and host.status.degrading is None
+    )
 
 
 def _capacity(host: Hypervisor) -> dict[str, int]:

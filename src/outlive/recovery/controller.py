@@ -38,6 +38,7 @@ from outlive.recovery.act import RecoveryActions, StepRefused
 from outlive.recovery.faults import THE_CLUSTER, RecoveryFaults
 from outlive.recovery.in_flight import InFlightRoom
 from outlive.recovery.informers import RecoveryInformers
+from outlive.recovery.liveness import LivenessController
 from outlive.recovery.model import Action, ActionKind, AffectedVm, Free, RecoveryPlan, RecoveryView, asked
 from outlive.recovery.plan import RECOVERY_PLAN, plan_recovery
 from outlive.recovery.report import RecoveryReporter
@@ -86,6 +87,7 @@ _log = get_logger("recovery")
 
 
 RECOVERY_TASK: Final = "recovery"
+LIVENESS_TASK: Final = "liveness"
 FAULTS_TASK: Final = "recovery-faults"
 
 
@@ -138,6 +140,7 @@ class RecoveryController:
             priority=demands.priority,
             incarnation=lambda: str(getattr(store, "incarnation", "")),
         )
+        self.liveness = LivenessController(store, informers, self._observer, clock)
         lacks = self._observer.lacks_coordinator
         self._crashes = Crashes(clock, lambda: self._faults.wake())
         self._faults = RecoveryFaults(informers, faults, events, clock, lacks_coordinator=lacks, crashes=self._crashes)
@@ -169,6 +172,7 @@ class RecoveryController:
         for informer in self._informers.all():
             manager.add_informer(informer)
         manager.add_task(RECOVERY_TASK, self.run, elector=elector, after_sync=True)
+        manager.add_task(LIVENESS_TASK, self.liveness.run, elector=elector, after_sync=True)
         manager.add_task(FAULTS_TASK, self._faults.run, elector=elector, after_sync=True)
 
     async def run(self) -> None:

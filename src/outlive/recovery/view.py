@@ -34,6 +34,7 @@ from outlive.recovery.informers import (
     CONSUMER_INDEX,
     DELETED_INDEX,
     DELETED_KEY,
+    DOUBT_S,
     HOLDER_INDEX,
     MEMBER_INDEX,
     RECOVERY_INDEX,
@@ -52,12 +53,14 @@ from outlive.resources import (
     FencingSpec,
     Holder,
     Hypervisor,
+    MemberRecord,
     Membership,
     Reservation,
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed
 from outlive.resources.hosts import HypervisorStatus, is_only_emptied, lost_places, out_of_service
+from outlive.resources.memberships import RenewalSight
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import LOCKED, OF_EVERY_HOST, HoldReason, Reason
 from outlive.resources.vms import HostFailure, Recovery, RecoveryPhase
@@ -107,13 +110,42 @@ class RecoveryObserver:
         """Whether a coordinator lives."""
         self._renewed = Since(clock)
         """Versions of Memberships, from when they were received."""
+        self._heard: set[str] = set()
+        """Hosts whose Membership has changed since this process first read it, or that came later."""
+        self._began_s = clock.monotonic()
         informers.memberships.subscribe(self._member_changed)
 
     def _member_changed(self, old: Membership | None, new: Membership | None) -> None:
         if new is not None:
             self._renewed.see(new.name, (new.metadata.uid, new.metadata.resource_version))
+            if old is not None and _went_back(old.record, new.record):
+                self._heard.discard(new.name)  # the store did, and nobody renewed
+            elif old is not None or self._informers.memberships.synced:
+                self._heard.add(new.name)
         elif old is not None:
             self._renewed.forget(old.name)
+            self._heard.discard(old.name)
+
+    def sight(self) -> RenewalSight:
+        """What this process sees of the renewals now."""
+        now_s, memberships = self._clock.monotonic(), self._informers.memberships
+        stalled_s = memberships.stalled_s()
+        blind = "" if memberships.synced else "the server is starting"
+        if stalled_s > DOUBT_S:
+            blind = f"the server has not reached the store for {stalled_s:.0f} s"
+        members = [one for one in memberships.items() if one.record.state == "Held"]
+        silent = {one.name: self._renewed.seconds(one.name) for one in members if self._is_silent(one)}
+        return RenewalSight(
+            at=as_datetime(self._clock.now()),
+            blind=blind,
+            silent={} if blind else silent,
+            unheard=tuple(one.name for one in members if one.name not in self._heard),
+            started_s=now_s - self._began_s,
+        )
+
+    def _is_silent(self, member: Membership) -> bool:
+        host = self._informers.hypervisors.get(member.name)
+        return self._renewed.seconds(member.name) > self._silence_s(host, armed=member.record.guard.armed)
 
     # One look
 
@@ -589,6 +621,10 @@ def _wait_limit_s(vm: VirtualMachine) -> float:
     """How much longer than others it may take to start, because it waits for some."""
     order = order_here(vm)
     return min(order.limit_s, WAITS_MOST_S) if order is not None and order.waits_for != () else 0.0
+
+
+def _went_back(old: MemberRecord, new: MemberRecord) -> bool:
+    return (new.epoch, new.seq) < (old.epoch, old.seq)
 
 
 def _blocked(vm: VirtualMachine) -> str:

@@ -8,13 +8,14 @@ Where a record is missing (they are kept for a week) the chain is shorter, and s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
+from outlive.base.clock import as_datetime, as_instant
 from outlive.base.errors import NotFound
-from outlive.base.phrases import count_of, shown_time
+from outlive.base.phrases import count_of, listing, shown_time
 from outlive.failover.failback import FAIL_BACK, FailBackResult
 from outlive.failover.rebalance import REBALANCE, RebalanceResult
 from outlive.node import health
@@ -23,6 +24,17 @@ from outlive.node.fencing.policy import Departure, HostSettings, departure_of, f
 from outlive.node.fencing.power import power_forecast
 from outlive.node.fencing.states import CondemnView
 from outlive.node.health import Answer
+from outlive.node.liveness import (
+    ClusterLiveness,
+    HostLife,
+    HostLiveness,
+    VmLife,
+    VmLiveness,
+    is_unproven,
+    proof_due,
+    running_entries,
+    shown_clock,
+)
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.storage_loss import WHAT_NOW
 from outlive.node.vm.states import deletion_of, order_here, wanted
@@ -44,8 +56,9 @@ from outlive.resources import (
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import decode_as
 from outlive.resources.hosts import StorageLoss
+from outlive.resources.memberships import RenewalSight
 from outlive.resources.reasons import HoldReason, Reason, VmReason, render
-from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.faults import FaultCode, fault_message
 from outlive.resources.vms import Recovery, RecoveryPhase
 from outlive.store import Store, list_all, read
 
@@ -53,6 +66,9 @@ DECISIONS_LIMIT: Final = 200
 """Decisions that one answer shows, the last ones."""
 CLOSED_BY_RULES: Final = (HoldReason.RULED_OUT, HoldReason.REFUSED)
 """Reasons behind which a rule of an affinity group may be."""
+NAMED: Final = 8
+"""VMs that a sentence names."""
+ANY_DATE: Final = datetime.max.replace(tzinfo=UTC)
 ANY_TIME: Final = float("-inf")
 """A moment before the end of all announced work."""
 
@@ -100,15 +116,33 @@ STORAGE_REMEDY: Final = (
 )
 
 
-async def why(store: Store, name: str) -> Why:
-    """Of a VM, else of a host; ``NotFound``."""
+async def why(store: Store, name: str, sight: RenewalSight) -> Why:
+    """Of a VM, else of a host; ``NotFound``. ``sight``: what is seen of renewals at this moment."""
     records = [one async for one in list_all(store, DecisionRecord)]
     vm = await read(store, VirtualMachine, name)
-    return await _why_host(store, name, records) if vm is None else await _why_vm(store, vm, records)
+    life = await _read_liveness(store, name, vm, sight)
+    answer = await (_why_host(store, name, records, life) if vm is None else _why_vm(store, vm, records, life))
+    return msgspec.structs.replace(answer, chain=_in_time_order(answer.chain))
 
 
-async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord]) -> Why:
-    recovery = vm.status.recovery
+async def _read_liveness(store: Store, name: str, vm: VirtualMachine | None, sight: RenewalSight) -> ClusterLiveness:
+    """How the host is, or all hosts of the VM."""
+    names = [name] if vm is None else sorted({vm.host, *(one.hypervisor for one in vm.status.holders)} - {""})
+    hosts = {one: await read(store, Hypervisor, one) for one in names}
+    members = {one: await read(store, Membership, one) for one in names}
+    return ClusterLiveness(sight, await read(store, Cluster, CLUSTER), hosts.get, members.get)
+
+
+def _in_time_order(chain: Iterable[Link]) -> tuple[Link, ...]:
+    """What happened, the oldest first; then what is so now, which has no time of its own."""
+    links = list(chain)
+    dated = sorted((one for one in links if one.at is not None), key=lambda one: as_instant(one.at or ANY_DATE))
+    return (*dated, *(one for one in links if one.at is None))
+
+
+async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord], life: ClusterLiveness) -> Why:
+    recovery, now = vm.status.recovery, life.vm(vm)
+    well = now.state in (VmLife.RUNNING, VmLife.STOPPED)
     mine = [one for one in records if one.subject == vm.name]
     if vm.deleting:
         said, since = deletion_of(vm), vm.metadata.deletion_timestamp
@@ -119,7 +153,7 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
             settled=False,
             chain=(
                 Link(at=since, text="somebody deleted it"),
-                *_held(vm),
+                *_held(vm, life),
                 *await _disarmed(store),
                 *(Link(at=step.at, text=step.message) for step in steps),
             ),
@@ -133,13 +167,13 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
         then = f"{away.said}; {away.waits}" if away is not None else then
         doubt = await _nobody_condemned(store) if wanted(vm) else []
         broken = await _broken_rules(store, vm)
-        summary = f"{vm.name} is assigned to {where}, and {then}"
+        summary = f"{vm.name} is {now.text}; it is assigned to {where}, and {then}"
         return Why(
             subject=vm.name,
             summary=summary,
-            settled=not waits and away is None and not doubt and not is_starved(vm),
+            settled=well and not waits and away is None and not doubt and not is_starved(vm),
             chain=(
-                *_held(vm),
+                *_held(vm, life),
                 *_storage_loss_links(vm),
                 *_start_order(vm),
                 *_rebalanced(vm.name, records),
@@ -165,15 +199,22 @@ async def _why_vm(store: Store, vm: VirtualMachine, records: list[DecisionRecord
     if slot is not None:
         taken = slot.status.consumer.vm if slot.status.consumer is not None else "nobody"
         chain.append(Link(text=f"slot {slot.name} on {slot.status.host} is taken by {taken}"))
-    chain += [*_start_order(vm), *_held(vm), *_storage_loss_links(vm), *_policy(vm), *_rebalanced(vm.name, records)]
-    chain += _not_back(vm, records)
+    chain += await _contradicted_proofs(store, vm)
+    chain += [
+        *_start_order(vm),
+        *_held(vm, life),
+        *_storage_loss_links(vm),
+        *_policy(vm),
+        *_rebalanced(vm.name, records),
+        *_not_back(vm, records),
+    ]
     broken = await _broken_rules(store, vm) if recovery.phase is RecoveryPhase.RECOVERED else []
     chain += _against(broken)
     chain += await _disarmed(store)
     return Why(
         subject=vm.name,
-        summary=render(summary_of(vm)).text + _moved_since(vm, recovery),
-        settled=recovery.phase is RecoveryPhase.RECOVERED and not is_starved(vm),
+        summary=render(summary_of(vm)).text + _changed_since(vm, recovery, now),
+        settled=well and recovery.phase is RecoveryPhase.RECOVERED and not is_starved(vm),
         chain=tuple(chain),
         remedy=(await _remedy_of_rules(store, vm, broken) if not broken else "")
         or recovery.remedy
@@ -270,10 +311,12 @@ async def _nobody_condemned(store: Store) -> list[Fault]:
     return [one async for one in list_all(store, Fault) if one.code in codes and not one.ended]
 
 
-def _moved_since(vm: VirtualMachine, recovery: Recovery) -> str:
-    """Where it is now, if it was moved after its recovery."""
-    moved = recovery.phase is RecoveryPhase.RECOVERED and vm.host not in ("", recovery.host)
-    return f"; it was moved since, and is assigned to {vm.host}" if moved else ""
+def _changed_since(vm: VirtualMachine, recovery: Recovery, now: VmLiveness) -> str:
+    """Where it is now, if it was moved after its recovery, and how it is, if it does not run any more."""
+    if recovery.phase is not RecoveryPhase.RECOVERED:
+        return ""
+    moved = f"; it was moved since, and is assigned to {vm.host}" if vm.host not in ("", recovery.host) else ""
+    return moved if now.state is VmLife.RUNNING else f"{moved}; now it is {now.text}"
 
 
 def _first_remedy(faults: list[Fault]) -> str:
@@ -347,7 +390,43 @@ def _remedy_of_waiting(vm: VirtualMachine) -> str:
     return f"see outlive why {waits[0]}; to start it now, take {', '.join(waits)} out of its spec.startAfter"
 
 
-async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> Why:
+async def _contradicted_proofs(store: Store, vm: VirtualMachine) -> list[Link]:
+    """That a proof by which it was restarted turned out wrong."""
+    recovery = vm.status.recovery
+    member = await read(store, Membership, recovery.origin) if recovery is not None else None
+    if recovery is None or member is None:
+        return []
+    wrong = [one for one in recovery.proofs if one.kind in member.record.distrusted]
+    return [
+        Link(
+            text=f"the proof by {one.kind} that {recovery.origin} was dead turned out wrong: it may have run twice; "
+            "check its file systems"
+        )
+        for one in wrong
+    ]
+
+
+async def _contradiction_of_host(store: Store, member: Membership) -> tuple[list[Link], str]:
+    """Kinds of proof that turned out wrong for the host, the VMs that were restarted by them, and what helps."""
+    record = member.record
+    if not record.distrusted:
+        return [], ""
+    kinds = listing(record.distrusted)
+    fault = fault_message(FaultCode.PROOF_CONTRADICTED, member.name, {"kinds": record.distrusted})
+    vms = [
+        one.name
+        async for one in list_all(store, VirtualMachine)
+        if (recovery := one.status.recovery) is not None
+        and recovery.origin == member.name
+        and any(proof.kind in record.distrusted for proof in recovery.proofs)
+    ]
+    links = [Link(text=f"the proof by {kinds} was wrong for {member.name}, and is trusted no more")]
+    if vms:
+        links.append(Link(text=f"restarted by it, and perhaps run twice: {listing(sorted(vms), most=NAMED)}"))
+    return links, fault.remedy
+
+
+async def _why_host(store: Store, name: str, records: list[DecisionRecord], life: ClusterLiveness) -> Why:
     member = await read(store, Membership, name)
     if member is None:
         raise await _unknown(store, name)
@@ -359,7 +438,8 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
         list(_condemned([one for one in mine if _is_fence(one, fence.id)], fence.by)) if fence.id else []
     )
     if fence.id and not chain:
-        chain.append(Link(text=f"{fence.by} condemned it as fence {fence.id}: {fence.reason}"))
+        at = record.proof.at if record.proof is not None else None
+        chain.append(Link(at=at, text=f"{fence.by} condemned it as fence {fence.id}: {fence.reason}"))
     chain += _proofs(fence.findings if fence.findings else (() if record.proof is None else (record.proof,)))
     moved = await _moved(store, fence.id) if fence.id else []
     for former in record.former:
@@ -368,8 +448,10 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
             moved += await _moved(store, former.proof.fence)
     chain += [link for link, _ in moved]
     chain += await _disarmed(store)
+    now = life.host(name)
     if record.state == "Held":
-        chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, at renewal {record.seq}"))
+        last = "at renewal" if now.state is HostLife.ALIVE else "the last renewal that the store has is"
+        chain.append(Link(text=f"{name} holds its membership in epoch {record.epoch}, {last} {record.seq}"))
     doubt = await _nobody_condemned(store) if record.state == "Held" else []
     chain += [Link(text=one.message) for one in doubt]
     departed = await _departed(store, name) if record.state == "Held" else None
@@ -406,19 +488,40 @@ async def _why_host(store: Store, name: str, records: list[DecisionRecord]) -> W
             "" if record.state == "Held" else "; until it has booted it does not come back while that order is active"
         )
         chain.append(Link(text=f"{asked[1]} asks to have it fenced: {asked[2]}{stays}"))
+    contradiction, helps = await _contradiction_of_host(store, member)
+    chain += contradiction
+    remedy = helps or remedy
     if record.state == "Revoked" and not dead:
-        remedy = f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
+        remedy = _remedy_of_condemned(name, host, member, settings.cluster, life.sight)
     if ordered:
         back = f"to have that called off: outlive fence {name} --call-off"
         remedy = f"{remedy}; {back}" if remedy else back
     return Why(
         subject=name,
-        summary=_host_summary(member, dead) if departed is None else f"{departed.said}; {departed.waits}",
-        settled=not doubt and (record.state != "Revoked" or (dead and not any(held for _, held in moved))),
+        summary=_host_summary(member, now) if departed is None else f"{departed.said}; {departed.waits}",
+        settled=not doubt
+        and not record.distrusted
+        and now.state in (HostLife.ALIVE, HostLife.DEAD, HostLife.STOPPED)
+        and not (now.state is HostLife.DEAD and any(held for _, held in moved)),
         chain=tuple(chain),
         remedy=remedy,
         decisions=_recorded(mine),
     )
+
+
+def _remedy_of_condemned(
+    name: str, host: Hypervisor | None, member: Membership, cluster: Cluster | None, sight: RenewalSight
+) -> str:
+    """What helps a host that is being fenced: waiting, for as long as proofs are on their way; what only a person can
+    say comes after them."""
+    if sight.blind:
+        return f"see to the server first ({sight.blind}): while none runs, no host is fenced and no VM restarted"
+    due = proof_due(host, member, cluster)
+    if is_unproven(member.record):
+        return f"if it is off for certain: outlive fence {name} --confirm-off --reason …"
+    if due is not None and as_instant(due) >= as_instant(sight.at):
+        return f"nothing to do yet: its proof is expected by {shown_clock(due, sight.at)}"
+    return "nothing to do yet: proofs are looked for, and fault fence-unconfirmed says so if none comes"
 
 
 def is_starved(vm: VirtualMachine) -> bool:
@@ -473,8 +576,9 @@ async def _unknown(store: Store, name: str) -> NotFound:
     )
 
 
-def _host_summary(member: Membership, dead: bool) -> str:
+def _host_summary(member: Membership, now: HostLiveness) -> str:
     record, name = member.record, member.name
+    dead = now.state is HostLife.DEAD
     if record.state == "Revoked":
         proven = (
             f"proven dead by {record.proof.kind}"
@@ -485,7 +589,7 @@ def _host_summary(member: Membership, dead: bool) -> str:
     if record.state == "Released":
         return f"{name} was stopped on purpose and runs nothing"
     through = f"; epochs through {record.dead_through} are dead" if record.dead_through else ""
-    return f"{name} is alive as far as the store knows, in epoch {record.epoch}{through}"
+    return f"{name} is {now.text}, in epoch {record.epoch}{through}"
 
 
 async def _fencer(store: Store, host: str, fence: str) -> str:
@@ -508,6 +612,7 @@ def _condemned(records: Iterable[DecisionRecord], by: str) -> Iterator[Link]:
     for record, view in through or found:
         at_version = f", version {view.version}" if view.version else ""
         yield Link(
+            at=as_datetime(as_instant(record.at) - view.unchanged_s),
             text=f"the last renewal of {view.host} that {view.observer} saw is number {view.record.seq} "
             f"of epoch {view.record.epoch}{at_version}",
             decision=record.name,
@@ -520,7 +625,7 @@ def _condemned(records: Iterable[DecisionRecord], by: str) -> Iterator[Link]:
         )
         for note in (view.observers, view.looks):
             if note:
-                yield Link(text=note, decision=record.name)
+                yield Link(at=record.at, text=note, decision=record.name)
 
 
 def _proofs(proofs: Iterable[Proof]) -> Iterator[Link]:
@@ -529,9 +634,15 @@ def _proofs(proofs: Iterable[Proof]) -> Iterator[Link]:
         yield Link(at=proof.at, text=f"proof of epoch {proof.epoch} by {proof.kind}: {proof.evidence}{by}")
 
 
-def _held(vm: VirtualMachine) -> Iterator[Link]:
+def _held(vm: VirtualMachine, life: ClusterLiveness) -> Iterator[Link]:
+    runs = running_entries(vm)
     for holder in vm.status.holders:
+        host = life.host(holder.hypervisor)
         seen = f", seen {holder.seen}" if holder.seen else ", not seen running"
+        if holder.seen == "running" and holder not in runs:
+            seen = ", where its guest ended in the move"
+        elif holder.seen and host.state is not HostLife.ALIVE:
+            seen = f", last seen {holder.seen}: {holder.hypervisor} is {host.text}"
         role = " (incoming)" if holder.role else ""
         yield Link(text=f"{holder.hypervisor} holds it in epoch {holder.epoch}, run {holder.run_id}{role}{seen}")
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from outlive.resources.amounts import Amounts
 from outlive.resources.meta import Resource
 
 Cell = str | int | float | bool
+NOTHING_KNOWN: Mapping[str, Cell] = MappingProxyType({})
 Segment = str | tuple[str, str]
 """A field or key, or the field and value that choose an element of a list."""
 
@@ -67,9 +69,16 @@ def cell(obj: Resource, path: str) -> Cell:
     return _cell(value_at(obj, path))
 
 
-def cells(obj: Resource, *, wide: bool = False) -> list[Cell]:
-    """The cells of the object's columns, in the order of ``KindInfo.columns``; those of the wide view on request."""
-    return [cell(obj, path) for _, path, priority in type(obj).info.columns if wide or priority == 0]
+def cells(obj: Resource, *, wide: bool = False, known: Mapping[str, Cell] = NOTHING_KNOWN) -> list[Cell]:
+    """The cells of the object's columns, in the order of ``KindInfo.columns``; those of the wide view on request.
+
+    ``known``: by column, what is printed instead of what the document says, such as how a host is now.
+    """
+    return [
+        known[title] if title in known else cell(obj, path)
+        for title, path, priority in type(obj).info.columns
+        if wide or priority == 0
+    ]
 
 
 def _field(value: Any, name: str) -> Any:

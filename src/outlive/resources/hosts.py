@@ -14,11 +14,29 @@ WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"),
 """Conditions of hosts on which VMs can be brought up; an absent one rules nothing out."""
 
 
+READY: Final = "Ready"
+"""Condition of a host: that it runs its VMs. Its daemon writes it, and the server while it does not hear of it."""
+OBSERVED: Final = {"silent": "HostSilent", "condemned": "HostCondemned", "dead": "HostDead"}
+"""Reasons of that condition where the server wrote it, by what it saw …"""
+HEARD: Final = "HostRenews"
+"""… and the one with which it takes that back, until the daemon writes its own."""
+
+
+def observed_condition(host: Hypervisor) -> Condition | None:
+    """What the server wrote of a host that it does not hear of; ``None``: nothing."""
+    found = condition(host.status.conditions, READY)
+    return found if found is not None and found.reason in OBSERVED.values() and found.status != "True" else None
+
+
 def bad_condition(host: Hypervisor) -> str:
-    """The first condition by which nobody can be brought up there, ``Ready=False``; empty where all are well."""
+    """The first condition by which nobody can be brought up there, ``Ready=False``; empty where all are well.
+
+    What the server observed is none of them: silence may pass, and slots are not moved because of it
+    (docs/reference/failover-operation.md#silent-hosts). A host that is proven dead is lost, which is said otherwise.
+    """
     for kind, wanted in WORKING_CONDITIONS:
         found = condition(host.status.conditions, kind)
-        if found is not None and found.status != wanted:
+        if found is not None and found.status != wanted and found is not observed_condition(host):
             return f"{kind}={found.status}"
     return ""
 
@@ -341,6 +359,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 "spec.drain": ("users", "import", "daemon"),
                 **dict.fromkeys(_IMPORTED, ("daemon", "mirror", "import")),
                 **dict.fromkeys(_OF_ITS_DAEMON, ("daemon",)),
+                "status.conditions": ("daemon", "mirror", "import", "recovery"),
                 "status.lost": ("recovery",),
                 "status.deaths": ("recovery",),
                 "status.quarantine": ("recovery",),
@@ -359,6 +378,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         ),
         columns=(
             ("Zone", ".metadata.labels.topology\\.kubernetes\\.io/zone", 0),
+            ("State", '.status.conditions[?(@.type=="Ready")].reason', 0),
             ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
             ("VMs", ".status.numInstances", 0),
             ("CPU", ".status.capacity.cpu", 0),

@@ -96,6 +96,23 @@ SILENT_PEERS = 64
 """Silent hosts that one coordinator publishes, the longest silent first."""
 
 
+class RenewalSight(Part, frozen=True, kw_only=True):
+    """What a server has seen of the renewals of hosts. Hosts that are not named renew. Times in seconds."""
+
+    at: datetime
+    """When it looked."""
+    blind: str = ""
+    """Why it sees nobody, such as ``server away``; empty: it sees."""
+    silent: dict[str, float] = {}
+    """Hosts that are silent for longer than their profile allows → since when they are."""
+    unheard: tuple[str, ...] = ()
+    """Hosts of which it has not received a renewal since it started."""
+    started_s: float = 0.0
+    """For how long it has been watching."""
+    written: datetime | None = None
+    """When the store was last written to; absent: it does not say."""
+
+
 class PowerOn(Part, frozen=True, kw_only=True):
     """How far a host that was proven dead has been switched on again."""
 

@@ -40,6 +40,7 @@ from outlive.resources import (
 from outlive.resources.codec import decode_as, encode
 from outlive.resources.digest import Facts, any_facts, digest_of, facts_of, facts_type
 from outlive.resources.documents import Problems, json_error
+from outlive.resources.memberships import RenewalSight
 
 STATE_VERSION: Final = 1
 NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Console, Election, Event, HostLog, Secret, Token)
@@ -73,6 +74,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A cluster at about one time."""
 
     taken_at: datetime
+    sight: RenewalSight | None = None
+    """What was seen of the hosts' renewals at that time; absent in files of older versions."""
     objects: tuple[Resource, ...] = ()
     version: int = STATE_VERSION
 
@@ -82,6 +85,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kind: Literal["State"] = "State"
     version: int = STATE_VERSION
     taken_at: datetime
+    sight: RenewalSight | None = None
 
 
 class _Wire(_Head, frozen=True, kw_only=True):
@@ -98,7 +102,7 @@ class _WholeFacts(_Head, frozen=True, kw_only=True):
 
 def encode_state(state: State) -> bytes:
     """The state file: JSON, one object a line."""
-    head = encode(_Wire(version=state.version, taken_at=state.taken_at))
+    head = encode(_Wire(version=state.version, taken_at=state.taken_at, sight=state.sight))
     head = head.removesuffix(b"[]}")
     body = b",\n".join(encode(item) for item in sorted(state.objects, key=_order))
     return head + b"[\n" + body + b"\n]}\n" if body else head + b"[]}\n"
@@ -110,7 +114,7 @@ def decode_state(raw: bytes, place: str = "state file") -> State:
         whole: _Whole | None = _at_once(raw, _Whole)
         if whole is None:
             return _decode_part_by_part(raw, place)
-        return State(taken_at=whole.taken_at, objects=whole.objects, version=whole.version)
+        return State(taken_at=whole.taken_at, sight=whole.sight, objects=whole.objects, version=whole.version)
 
 
 def _at_once(raw: bytes, kind: Any) -> Any:
@@ -142,7 +146,7 @@ def _decode_part_by_part(raw: bytes, place: str) -> State:
         what = f"{wire.api_version} version {wire.version}"
         remedy = f"this Outlive reads {API_VERSION} version {STATE_VERSION}; use the newer Outlive that wrote it"
         raise BadInput(f"a state file of {what}", place=place, remedy=remedy)
-    return State(taken_at=wire.taken_at, objects=_objects(wire.objects, place), version=wire.version)
+    return State(taken_at=wire.taken_at, sight=wire.sight, objects=_objects(wire.objects, place), version=wire.version)
 
 
 def _objects(raws: tuple[msgspec.Raw, ...], place: str) -> tuple[Resource, ...]:

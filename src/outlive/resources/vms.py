@@ -398,12 +398,13 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         display=".spec.displayName",
         columns=(
             ("Host", ".status.assigned.hypervisor", 0),
-            ("Phase", ".status.phase", 0),
+            ("State", ".status.phase", 0),
             ("Flavor", ".spec.flavor", 0),
             ("CPU", ".spec.resources.cpu", 0),
             ("Memory", ".spec.resources.memory", 0),
             ("Project", ".spec.project", 1),
             ("Zone", ".spec.zone", 1),
+            ("Phase", ".status.phase", 1),
         ),
     )
 

@@ -118,7 +118,7 @@ class Story:
         summary = self._summary()
         self.failed += self.scenario.expect.unmet(summary, tuple(self.world.history.events), self.tolerance_s)
         trace = self.world.history.trace_hash()
-        chain = await why(self.world.store, self._asked) if self._asked else None
+        chain = await why(self.world.store, self._asked, await self.world.sight()) if self._asked else None
         return Ended(summary, tuple(self.failed), tuple(self._events), trace, standing_out(self.world), chain)
 
     async def _run(self) -> None:

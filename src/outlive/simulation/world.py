@@ -13,14 +13,17 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock, LoopClock
+from outlive.base.clock import Clock, LoopClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
 from outlive.failover.ports import Inline
+from outlive.node.liveness import sight_without_server
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
+from outlive.resources.codec import convert
+from outlive.resources.memberships import RenewalSight
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
 from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
@@ -237,6 +240,23 @@ class World:
         election = self.store.look(Election, FAILOVER_ROLE)
         service = self.controller(election.record.holder.rpartition("-")[0]) if election is not None else None
         return service if service is not None and service.alive else None
+
+    def answering(self) -> ControllerRole | None:
+        """The server that a command would ask: the one that leads, else any that runs; ``None`` where none does."""
+        beside = [host.beside for host in self.hosts.values() if host.beside is not None]
+        leading = self.leading()
+        for service in (*((leading,) if leading is not None else ()), *self.controllers.values(), *beside):
+            if service.active and isinstance(service.role, ControllerRole):
+                return service.role
+        return None
+
+    async def sight(self) -> RenewalSight:
+        """What is seen of renewals by a server that answers; by nobody where none does."""
+        server = self.answering()
+        if server is None:
+            return sight_without_server(as_datetime(self.clock.now()))
+        found: RenewalSight = convert(RenewalSight, await server.role.recovery.liveness.sight({}))
+        return found
 
     # Processes and their ports
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from outlive.base import limits
-from outlive.base.clock import Clock
+from outlive.base.clock import Clock, Instant
 from outlive.base.errors import Invalid, Unavailable
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
@@ -44,6 +44,8 @@ class LocalStore(abc.ABC):
         self._closed = False
         self.write_failure = ""
         """Why the last write could not be kept, whoever sent it; empty while writes are kept."""
+        self.written_at: Instant | None = None
+        """When a write last counted; ``None``: none since it was opened."""
         self.incarnation = ""
         """Changes when the store is another one than before, or was restored from a backup."""
 
@@ -158,6 +160,7 @@ class LocalStore(abc.ABC):
     def _count(self, batch: Batch) -> None:
         """The batch counts: show it to readers and observers."""
         self._tables.apply(batch)
+        self.written_at = self._clock.now()
         for write in batch.writes:
             self._observers.publish(write)
 

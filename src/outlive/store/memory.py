@@ -43,8 +43,14 @@ class MemoryStore(LocalStore):
                 self._tables.revision = max(self._tables.revision, int(version))
             meta = msgspec.structs.replace(meta, uid=meta.uid or self._ids.uuid(), resource_version=version)
             tables[obj.kind()][meta.name] = encode(msgspec.structs.replace(obj, metadata=meta))
-        for kind, rows in tables.items():
-            self._tables.load(kind, rows)
+        self.load_documents(tables)
+
+    def load_documents(self, documents: Mapping[str, Mapping[str, bytes]], *, revision: int = 0) -> None:
+        """The same from documents by kind and name, as another store keeps them; ``revision``: its highest version."""
+        self._tables.revision = max(self._tables.revision, revision)
+        for kind, rows in documents.items():
+            if kind in self._tables.kinds:
+                self._tables.load(kind, dict(rows))
 
     async def _submit(self, judge: Judge) -> Resource:
         """A write counts as soon as it is judged."""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.support.field_writers import WriterStore
 from tests.support.loops import run
+from tests.support.sights import SEEN
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Refused
@@ -140,10 +141,10 @@ def test_why_says_what_to_do_and_afterwards_who_said_what() -> None:
     async def scene() -> None:
         store = store_of(vm("a", ("u1", 2)))
         with pytest.raises(NotFound) as caught:
-            await why(store, "h1")
+            await why(store, "h1", SEEN)
         assert "outlive fence h1 --confirm-off" in caught.value.remedy
         await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged")
-        told = [one.text for one in (await why(store, "h1")).chain]
+        told = [one.text for one in (await why(store, "h1", SEEN)).chain]
         assert "its lost membership u1 is over through epoch 2, by operator: eve: unplugged, recorded by eve" in told
 
     run(scene())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.loops import run
+from tests.support.sights import SEEN
 
 from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
@@ -21,14 +22,14 @@ def asked(degrading: Degrading | None) -> Why:
         store = MemoryStore(LoopClock(), SeededIds(Random(1)))
         host = Hypervisor(metadata=ObjectMeta(name="h1"), status=HypervisorStatus(degrading=degrading))
         store.load([host, Membership(metadata=ObjectMeta(name="h1"), record=MemberRecord(machine_id="m", boot_id="b"))])
-        return await why(store, "h1")
+        return await why(store, "h1", SEEN)
 
     return run(answer())
 
 
 def test_why_says_it_of_a_host_that_gets_slow() -> None:
     found = asked(SLOW)
-    assert found.chain[-1].text == (
+    assert found.chain[0].text == (
         "h1 degrades: the store answers it slowly and its disks make everything wait; its VMs stay, because no other "
         "host takes them (score 12 of 100)"
     )

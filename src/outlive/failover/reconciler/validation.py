@@ -26,7 +26,7 @@ from outlive.failover.slots import NO_ROOM_REASON, OverbookedHosts, has_no_room
 from outlive.placement.rules import may_run_on
 from outlive.placement.vms import VmView
 from outlive.resources import FAILOVER, Hypervisor, Reservation, condition
-from outlive.resources.hosts import bad_condition
+from outlive.resources.hosts import bad_condition, observed_condition
 from outlive.resources.reasons.failover_events import FailoverEvent
 from outlive.runtime.controller import Requeue
 from outlive.store import Store
@@ -231,6 +231,8 @@ class SlotValidation:
             return Verdict(Finding.TRANSIENT, why)
         if reason := unusable(host, self._hosts(host)):
             return Verdict(Finding.SLOT_INVALID, reason)
+        if is_unheard(self._hosts(host)):
+            return Verdict(Finding.TRANSIENT, f"{host} is not heard of: its slots stay until it is back or dead")
         known = self._validated.get(slot.name)
         trusted = known.calls if known is not None and known.until > self._clock.monotonic() else {}
         asked: dict[Hashable, Offer] = {}
@@ -384,6 +386,11 @@ def unusable(name: str, host: Hypervisor | None) -> str:
         return f"host {name} is unknown"
     why = bad_condition(host)
     return f"host {name} has condition {why}" if why else ""
+
+
+def is_unheard(host: Hypervisor | None) -> bool:
+    """Whether the host is silent or condemned, and not lost: placement refuses it, and its slots are not moved yet."""
+    return host is not None and not host.closed() and observed_condition(host) is not None
 
 
 def _state(slot: Reservation) -> str:

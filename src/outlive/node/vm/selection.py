@@ -33,7 +33,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.hosts import HostUsage, lost_places, out_of_service
+from outlive.resources.hosts import HostUsage, lost_places, observed_condition, out_of_service
 from outlive.resources.policies import WEIGHT_LIMIT
 from outlive.resources.reasons import Reason
 from outlive.resources.storage_places import first_lost
@@ -443,7 +443,9 @@ def _figures(host: Hypervisor, member: MemberRecord | None, usage: HostUsage | N
 
 
 def _works(host: Hypervisor, member: MemberRecord | None) -> bool:
-    return member is not None and member.state == "Held" and not out_of_service(host)
+    return (
+        member is not None and member.state == "Held" and not out_of_service(host) and observed_condition(host) is None
+    )
 
 
 async def works(store: Store, name: str) -> bool:

@@ -77,6 +77,8 @@ APPLICATION_ID = 0x4F75746C
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
 """Pages that SQLite keeps beside the objects, which are all in memory anyway."""
+READ_TRIES = 3
+"""How often a file is read again that somebody began to write meanwhile."""
 BUSY_S = 5.0
 """How long a write waits for another program that holds the file, such as the sqlite3 shell."""
 _ROWS_A_STATEMENT = 64
@@ -211,6 +213,35 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+    def read_whole(self) -> tuple[dict[str, str], dict[str, dict[str, bytes]]]:
+        """Facts about the store and all documents by kind and key, of one moment; the file is only read.
+
+        No lock of the directory is needed, and none is in anybody's way. ``BadInput`` where the file is missing, of
+        another program, newer or damaged.
+        """
+        if not self._probe():
+            return {}, {}
+        for _ in range(READ_TRIES):
+            log = self.path.with_name(self.path.name + "-wal")
+            alone = not (log.exists() and log.stat().st_size > 0)
+            with self._explained():
+                self._connection = sqlite3.connect(
+                    f"{self.path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}",
+                    uri=True,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+                self._connection.execute("BEGIN")
+                facts = {str(key): str(value) for key, value in self._connection.execute("SELECT key, value FROM meta")}
+                documents: dict[str, dict[str, bytes]] = {}
+                for kind, key, document in self.rows():
+                    documents.setdefault(kind, {})[key] = document
+            self.close()
+            if not (alone and log.exists() and log.stat().st_size > 0):
+                return facts, documents
+            # somebody began to write meanwhile, and what was opened does not show that
+        raise Unavailable(f"{self.path} changes while it is read", remedy="try again")
 
     def _create(self, incarnation: str) -> None:
         """Make the tables, all in one transaction."""

@@ -22,6 +22,7 @@ from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.resources import KINDS, Resource
 from outlive.store.local import Judge, LocalStore
+from outlive.store.memory import MemoryStore
 from outlive.store.sqlite.database import PAGE_BYTES, Database, DirectoryLock, Fate
 from outlive.store.tables import Batch
 
@@ -287,6 +288,23 @@ class SqliteStore(LocalStore):
             f"the store may have written this or not: {self._database.failure}",
             remedy="read the object again before going on, and look at the disk",
         )
+
+
+async def read_snapshot(path: Path | str, *, clock: Clock, ids: Ids) -> MemoryStore:
+    """What the store in the directory holds at this moment, as a store in memory; a server may start on it meanwhile.
+
+    ``BadInput`` if it is of a newer Outlive, foreign or damaged, ``Unavailable`` if the disk does not work.
+    """
+    database = Database(Path(path) / DATABASE_FILE, max_bytes=limits.STORE_BYTES)
+    try:
+        facts, documents = await asyncio.to_thread(database.read_whole)
+    finally:
+        database.close()
+    store = MemoryStore(clock, ids)
+    store.embedded = True
+    store.incarnation = facts.get("incarnation", "")
+    store.load_documents(documents, revision=int(facts.get("ceiling", "0")))
+    return store
 
 
 def _judged(batch: Batch, judge: Judge) -> Resource | OutliveError:

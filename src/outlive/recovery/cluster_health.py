@@ -1,0 +1,161 @@
+"""How well the cluster is, as one figure of 100 and what takes from it; and by what a VM is covered. Pure.
+
+The weights stand here and are printed in the manual from here (docs/operating/observing.md#health). Faults take what
+their own table says (``runtime.faults.health``); what is counted here is true at the moment, whether or not anybody
+has raised a fault for it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from outlive.base.phrases import count_of
+from outlive.node.fencing.policy import HostSettings
+from outlive.node.fencing.rehearsals import OK
+from outlive.node.liveness import HostLife, HostLiveness, VmLife
+from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership
+from outlive.resources.reasons.faults import FULL_HEALTH
+from outlive.runtime.faults import health
+
+STORE_STILL_S: Final = 60.0
+"""A store that nobody has written to for longer is said to stand still: each host and each server writes in seconds."""
+
+
+class HealthIssue(enum.StrEnum):
+    """What takes from the health, besides faults."""
+
+    UNCOVERED_VMS = "uncovered VMs"
+    WAITING_VMS = "VMs that wait or are down"
+    UNKNOWN_VMS = "VMs of which nothing is known"
+    SILENT_HOSTS = "silent hosts"
+    UNKNOWN_HOSTS = "hosts of which nothing is known"
+    UNPROVABLE_HOSTS = "hosts that could not be proven dead"
+    STORE_STILL = "the store stands still"
+
+
+class HealthWeight(NamedTuple):
+    """What each one takes, and what all of them take at most."""
+
+    each: int
+    most: int
+
+
+WEIGHTS: Final[Mapping[HealthIssue, HealthWeight]] = {
+    HealthIssue.UNCOVERED_VMS: HealthWeight(1, 20),
+    HealthIssue.WAITING_VMS: HealthWeight(10, 60),
+    HealthIssue.UNKNOWN_VMS: HealthWeight(5, 40),
+    HealthIssue.SILENT_HOSTS: HealthWeight(20, 60),
+    HealthIssue.UNKNOWN_HOSTS: HealthWeight(5, 40),
+    HealthIssue.UNPROVABLE_HOSTS: HealthWeight(2, 20),
+    HealthIssue.STORE_STILL: HealthWeight(30, 30),
+}
+
+
+class HealthCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of the cluster, and of what it is made."""
+
+    health: int
+    counts: dict[HealthIssue, int]
+    """Those that are there."""
+
+
+def judge_health(faults: Iterable[Fault], counts: Mapping[HealthIssue, int]) -> HealthCounts:
+    """100 less what faults and what is counted take, and never below 0."""
+    found = {issue: counts[issue] for issue in HealthIssue if counts.get(issue, 0)}
+    taken = sum(min(WEIGHTS[issue].most, WEIGHTS[issue].each * count) for issue, count in found.items())
+    return HealthCounts(health=max(0, health(faults) - min(FULL_HEALTH, taken)), counts=found)
+
+
+def count_issues(
+    hosts: Iterable[HostLiveness], vms: Iterable[VmLife], *, uncovered: int, unprovable: int, still_s: float
+) -> dict[HealthIssue, int]:
+    """What there is of each; ``still_s``: for how long nobody wrote to the store."""
+    watched = [one.state for one in hosts if one.watched]
+    states = list(vms)
+    return {
+        HealthIssue.UNCOVERED_VMS: uncovered,
+        HealthIssue.WAITING_VMS: states.count(VmLife.WAITING) + states.count(VmLife.DOWN),
+        HealthIssue.UNKNOWN_VMS: states.count(VmLife.UNKNOWN),
+        HealthIssue.SILENT_HOSTS: watched.count(HostLife.SILENT),
+        HealthIssue.UNKNOWN_HOSTS: watched.count(HostLife.UNKNOWN),
+        HealthIssue.UNPROVABLE_HOSTS: unprovable,
+        HealthIssue.STORE_STILL: int(still_s > STORE_STILL_S),
+    }
+
+
+# Proofs and coverage
+
+
+def provable_kinds(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> tuple[str, ...]:
+    """Kinds of proof that would prove the host dead if it died now: by power where its BMC was found good by the last
+    rehearsal, by its guard where that is armed. Isolation is tried when it is needed, and not counted."""
+    settings, record = HostSettings(cluster, host), member.record
+    fencing = settings.fencing
+    power = fencing.driver not in ("", "none") and host.status.rehearsed == OK
+    power = power and not fencing.power_in_maintenance(now) and "power" not in record.distrusted
+    guard = record.guard.armed and "watchdog" not in record.distrusted
+    return (*(("power",) if power else ()), *(("watchdog",) if guard else ()))
+
+
+def is_provable(host: Hypervisor, member: Membership, cluster: Cluster | None, now: float) -> bool:
+    """Whether as many kinds of proof are ready as must agree."""
+    return len(provable_kinds(host, member, cluster, now)) >= HostSettings(cluster, host).demanded
+
+
+class CoveredBy(enum.StrEnum):
+    """What becomes of a covered VM when its host dies."""
+
+    RESERVED = "reserved"
+    """Its slots are kept free; Outlive neither fences its host nor restarts the VM, whose system has to."""
+    RECOVERABLE = "recoverable"
+    UNPROVEN = "recoverable, but its host cannot be proven dead"
+    """Its host has neither a BMC that was rehearsed nor an armed guard."""
+
+
+NOT_HEARD: Final = "host-not-heard"
+"""Reason of a VM that has its slots and counts as covered no more, because nobody hears of its host, or of theirs."""
+
+
+class CoverageView(NamedTuple):
+    """By what each covered VM is covered, and whose coverage is in doubt."""
+
+    by: dict[CoveredBy, int]
+    doubtful: dict[str, str]
+    """VMs that have their slots → the host that nobody hears of: its own, or that of a slot."""
+
+    def sentence(self) -> str:
+        """By what, in words."""
+        return ", ".join(f"{count_of(count, 'VM')} {by}" for by, count in self.by.items() if count)
+
+
+def view_coverage(
+    reported: Iterable[Coverage],
+    slot_hosts: Mapping[str, str],
+    hosts: Mapping[str, HostLiveness],
+    provable: Mapping[str, bool],
+) -> CoverageView:
+    """Coverage as it was reported, against how hosts are now. ``slot_hosts``: slot → its host; ``provable``: host →
+    whether it could be proven dead."""
+    by, doubtful = dict.fromkeys(CoveredBy, 0), dict[str, str]()
+    for one in reported:
+        if one.status.required == 0 or not one.status.covered:
+            continue
+        names = (one.status.host, *(slot_hosts.get(slot, "") for slot in one.status.slots))
+        lost = next((name for name in names if name and not _counts(hosts.get(name))), None)
+        own = hosts.get(one.status.host)
+        if lost is not None:
+            doubtful[one.name] = lost
+        elif own is not None and not own.watched:
+            by[CoveredBy.RESERVED] += 1
+        else:
+            by[CoveredBy.RECOVERABLE if provable.get(one.status.host, False) else CoveredBy.UNPROVEN] += 1
+    return CoverageView(by, doubtful)
+
+
+def _counts(host: HostLiveness | None) -> bool:
+    """Whether what lies on the host counts as covered: it is there and heard of, or nobody here watches it."""
+    return host is not None and (not host.watched or host.state is HostLife.ALIVE)

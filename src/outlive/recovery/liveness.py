@@ -1,0 +1,103 @@
+"""The server's word on hosts that it does not hear of: what it sees of renewals, and their condition ``Ready``.
+
+As Kubernetes' node controller does it: ``Ready`` becomes ``Unknown`` when a host is silent for as long as its profile
+allows, ``False`` when it is condemned or dead, and what the server wrote it takes back as soon as the host renews
+again. Nothing of the safety protocol rests on it: fencers count by themselves (docs/concepts/safety.md#liveness).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.liveness import ClusterLiveness, observed_ready
+from outlive.recovery.informers import RecoveryInformers
+from outlive.recovery.view import RecoveryObserver
+from outlive.resources import Hypervisor, Resource
+from outlive.resources.cluster import CLUSTER
+from outlive.resources.codec import to_builtins
+from outlive.resources.columns import Cell
+from outlive.resources.hosts import observed_condition
+from outlive.resources.meta import with_condition
+from outlive.store import Store, compare_and_swap
+
+LOOK_S: Final = 1.0
+"""How often the conditions are compared with what is seen: silence makes no event."""
+WRITES_AT_A_LOOK: Final = 500
+"""Hosts whose condition one look writes; the others follow in the next."""
+FRESH_S: Final = 0.5
+"""How old what is shown may be: many tables in a row are worked out from one look."""
+_replace = msgspec.structs.replace
+_log = get_logger("liveness")
+
+
+class LivenessController:
+    """See the module. ``run`` while this process leads; the questions are answered by every process that watches."""
+
+    def __init__(self, store: Store, informers: RecoveryInformers, observer: RecoveryObserver, clock: Clock) -> None:
+        self._store = store
+        self._informers = informers
+        self._observer = observer
+        self._clock = clock
+        self._shown: tuple[float, ClusterLiveness] | None = None
+
+    def now(self) -> ClusterLiveness:
+        """How hosts and VMs are."""
+        informers = self._informers
+        cluster = informers.clusters.get(CLUSTER)
+        return ClusterLiveness(self._observer.sight(), cluster, informers.hypervisors.get, informers.memberships.get)
+
+    def cells(self, obj: Resource) -> dict[str, Cell]:
+        """What tables print of the object instead of what its document says."""
+        at_s = self._clock.monotonic()
+        if self._shown is None or at_s - self._shown[0] > FRESH_S:
+            self._shown = (at_s, self.now())
+        return {**self._shown[1].cells(obj)}
+
+    async def sight(self, _query: object) -> Any:
+        """The answer to ``/liveness``: ``RenewalSight``."""
+        written_at = getattr(self._store, "written_at", None)
+        written = as_datetime(written_at) if written_at is not None else None
+        return to_builtins(_replace(self._observer.sight(), written=written))
+
+    async def run(self) -> None:
+        """Compare and write, for ever."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Have the conditions say what is seen now. While this process sees nothing they stay."""
+        life = self.now()
+        if life.sight.blind:
+            return
+        written = 0
+        for member in self._informers.memberships.items():
+            name, host = member.name, self._informers.hypervisors.get(member.name)
+            well = member.record.state == "Held" and name not in life.sight.silent
+            if host is None or (well and observed_condition(host) is None):
+                continue
+            if observed_ready(host, life.host(name), life.sight.at) is None:
+                continue
+            await self._write(name, life)
+            written += 1
+            if written == WRITES_AT_A_LOOK:
+                return
+
+    async def _write(self, name: str, life: ClusterLiveness) -> None:
+        def change(found: Hypervisor | None) -> Hypervisor | None:
+            now = as_datetime(self._clock.now())
+            ready = observed_ready(found, life.host(name), now) if found is not None else None
+            if found is None or ready is None:
+                return None
+            conditions = with_condition(found.status.conditions, ready)
+            return _replace(found, status=_replace(found.status, conditions=conditions))
+
+        try:
+            await compare_and_swap(self._store, Hypervisor, name, change, clock=self._clock)
+        except OutliveError as error:  # the next look writes again
+            _log.warning("liveness.not_written", host=name, error=str(error))
