@@ -78,6 +78,7 @@ Hypervisor           WW,WW,WW  WW,WW,WW  WW,WW,WW   WP,WP,W-  WW,WW,WW
 HypervisorUsage      WW,WW,WW  WW,WW,WW  WW,WW,WW   WW,WW,WW  WW,WW,WW
 Knowledge            WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 Membership           WW,WW,WW  WW,WW,WW  WW,WW,WW   WW,WW,WW  WW,WW,WW
+Notification         WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 Pipeline             WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 PlacementHistory     WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 ProjectQuota         WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--

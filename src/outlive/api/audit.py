@@ -21,6 +21,7 @@ from outlive.resources import (
     Hypervisor,
     HypervisorUsage,
     Membership,
+    Notification,
     Resource,
     Secret,
     Token,
@@ -50,7 +51,7 @@ _ROUTINE: Final[Mapping[type[Resource], tuple[str, ...]]] = {
         *(path for path, names in Hypervisor.info.writers.fields.items() if "daemon" in names and path != "spec.drain"),
         *("status.rehearsed", "status.rehearsedSeq", "status.powerAnswerS"),
     ),
-    **dict.fromkeys((HypervisorUsage, HostLog, Console, Event, DecisionRecord, Fault), _WHOLE),
+    **dict.fromkeys((HypervisorUsage, HostLog, Console, Event, DecisionRecord, Fault, Notification), _WHOLE),
 }
 """Fields that hosts and controllers write all the time. Who condemns a host, proves it dead, enters it anew or becomes
 primary writes others."""

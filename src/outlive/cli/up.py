@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.logging import reopen_log
 from outlive.base.random import system_random
 from outlive.cli.access import check_store_there, default_state_dir
+from outlive.cli.notify import TEST_PATH
 from outlive.cli.output import write
 from outlive.cli.settings import (
     SETTINGS_PATH,
@@ -291,7 +293,11 @@ async def _serve(
             SETTINGS_PATH: planning_settings,
             NAMES_PATH: role.names,
         },
-        commands={"/commitments/consistency/repair": role.repair_commitments},
+        commands={
+            "/commitments/consistency/repair": role.repair_commitments,
+            TEST_PATH: role.notifier.test,
+            **{f"{TEST_PATH}/{name}": partial(role.notifier.test, name) for name in settings.notify.targets},
+        },
     )
     app = create_app(deps)
     async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
@@ -365,6 +371,7 @@ def _keystone(session: OpenStackSession | None, settings: RoleSettings) -> Keyst
 async def _ports(session: OpenStackSession | None, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
     """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
     from outlive.drivers.child import ChildComputer
+    from outlive.drivers.notify import notifier_ports
     from outlive.roles.up import Limes, Ports
 
     computer = ChildComputer()
@@ -397,6 +404,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
     return Ports(
+        notify=notifier_ports(settings.notify),
         computer=computer,
         source=source,
         placement=placement,

@@ -92,8 +92,10 @@ async def run(
     feeds: Mapping[str, bytes] = {},
     env: Mapping[str, str] | None = None,
     output_bytes: int = OUTPUT_BYTES,
+    stdin: bytes = b"",
 ) -> Ended:
-    """Run it to its end, or for ``limit_s``. ``Unavailable``: it cannot be started, and nothing happened."""
+    """Run it to its end, or for ``limit_s``; ``stdin``: what it reads from there. ``Unavailable``: it cannot be started,
+    and nothing happened."""
     readers: dict[str, int] = {}
     try:
         for key, feed in feeds.items():
@@ -105,7 +107,7 @@ async def run(
                 os.write(writer, feed)
             finally:
                 os.close(writer)
-        process = await _started(argv, readers, env)
+        process = await _started(argv, readers, env, fed=bool(stdin))
     finally:
         for reader in readers.values():
             os.close(reader)
@@ -116,6 +118,8 @@ async def run(
                 for stream, part in zip((process.stdout, process.stderr), parts, strict=True):
                     assert stream is not None
                     group.create_task(_collect(stream, part, output_bytes))
+                if process.stdin is not None:
+                    group.create_task(_feed(process.stdin, stdin))
             await process.wait()
     except TimeoutError:
         killed = True
@@ -128,13 +132,13 @@ async def run(
 
 
 async def _started(
-    argv: Sequence[str], readers: Mapping[str, int], env: Mapping[str, str] | None
+    argv: Sequence[str], readers: Mapping[str, int], env: Mapping[str, str] | None, *, fed: bool = False
 ) -> asyncio.subprocess.Process:
     arguments = [f"/dev/fd/{readers[one]}" if one in readers else one for one in argv]
     try:
         return await asyncio.create_subprocess_exec(
             *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if fed else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=tuple(readers.values()),
@@ -146,6 +150,14 @@ async def _started(
     except (OSError, ValueError) as error:  # such as an argument with a zero in it
         why = getattr(error, "strerror", None) or error
         raise Unavailable(f"{argv[0]} cannot be started: {why}", remedy="see what this host lacks") from error
+
+
+async def _feed(stream: asyncio.StreamWriter, given: bytes) -> None:
+    """A program that does not read it to its end is not to blame for that."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.write(given)
+        await stream.drain()
+    stream.close()
 
 
 async def _collect(stream: asyncio.StreamReader, part: bytearray, limit: int) -> None:

@@ -133,7 +133,7 @@ class RecoveryController:
     ) -> None:
         """``turn``: held by whoever gives room of ``fleet`` away in this process."""
         pause = PauseGate(store, clock, ids)
-        self._informers = informers
+        self.informers = self._informers = informers
         self._observer = RecoveryObserver(
             informers,
             clock,

@@ -53,6 +53,7 @@ from outlive.resources.hosts import (
 )
 from outlive.resources.memberships import (
     Cut,
+    Delivery,
     Fault,
     FencePhase,
     FenceRecord,
@@ -61,6 +62,7 @@ from outlive.resources.memberships import (
     MemberRecord,
     Membership,
     MemberState,
+    Notification,
     PowerOn,
     Proof,
     ProofKind,
@@ -179,6 +181,7 @@ KINDS: dict[str, type[Resource]] = {
         HypervisorUsage,
         Knowledge,
         Membership,
+        Notification,
         Pipeline,
         PlacementHistory,
         ProjectQuota,

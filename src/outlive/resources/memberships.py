@@ -297,3 +297,38 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     acknowledged: bool = False
     first_seen: datetime
     last_seen: datetime
+
+
+TARGETS_LIMIT: Final = 16
+"""Targets of notifications."""
+
+
+class Delivery(Part, frozen=True, kw_only=True):
+    """What one target was last told of a fault."""
+
+    target: str
+    """Its name in section ``notify`` of ``outlive.yaml``."""
+    since: datetime
+    """``firstSeen`` of the fault that it was told of."""
+    at: datetime
+    """When it was told last."""
+    count: Annotated[int, Meta(ge=1)] = 1
+    """How often it was told that the fault is active."""
+
+
+class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
+    """Who was told of the active fault of the same name; it goes once they were told that the fault has ended. One
+    document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="notifications",
+        short_names=("ontf",),
+        halves=False,
+        quota=Quota(objects=100_000, mebibytes=256),
+        writers=Writers(
+            fields={"": ("controller",)}, creates=("controller",), deletes=("controller",), labels="refused"
+        ),
+        columns=(("Targets", ".deliveries[0].target", 0),),
+    )
+
+    deliveries: Annotated[tuple[Delivery, ...], Meta(max_length=TARGETS_LIMIT)] = ()

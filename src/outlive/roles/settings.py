@@ -21,6 +21,7 @@ from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.audit import AuditSettings
 from outlive.runtime.election import ROUNDS_LEAST
+from outlive.runtime.notifications import NotifySettings
 from outlive.runtime.units import Duration
 
 _PREFIX = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,40}\Z")
@@ -73,6 +74,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "metrics": MetricsSettings,
     "log": LogSettings,
     "audit": AuditSettings,
+    "notify": NotifySettings,
 }
 """Sections of ``outlive.yaml`` that every role reads."""
 
@@ -87,6 +89,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
+    notify: NotifySettings = NotifySettings()
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -116,6 +119,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         metrics=sections["metrics"],
         log=sections["log"],
         audit=sections["audit"],
+        notify=sections["notify"],
     )
 
 

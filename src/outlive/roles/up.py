@@ -52,6 +52,7 @@ from outlive.resources import (
     Cluster,
     CommitmentChange,
     CommittedResource,
+    Fault,
     Flavor,
     FlavorGroup,
     FlavorGroupCapacity,
@@ -72,10 +73,11 @@ from outlive.roles.settings import RoleSettings
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
-from outlive.runtime.faults import ActiveFault, FaultRecorder, fault_sweeper, unrecorded
+from outlive.runtime.faults import HOST_KINDS, ActiveFault, FaultRecorder, fault_sweeper, is_silenced, unrecorded
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
+from outlive.runtime.notifier import Notifier, NotifierPorts
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store
 from outlive.store.local import LocalStore
@@ -90,6 +92,7 @@ NAMED = 6
 OVERVIEW_TURN = 1_000
 """Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
+NOTIFY_TASK = "notify"
 SYNC_TASK = "commitments-sync"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
@@ -118,6 +121,8 @@ class Ports:
     """Who tells the names of domains; ``None``: nobody but LIQUID."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
+    notify: NotifierPorts = NotifierPorts({})
+    """Who is told of faults."""
     offload: Offload = inline
     """Where long work runs, so that the event loop stays free."""
 
@@ -254,6 +259,8 @@ class UpRole:
             self._add_inventory(ports.inventory, random)
         if ports.limes is not None:
             self._add_sync(ports.limes, random)
+        self.recorded_faults = self._informer(Fault)
+        self.notifier = self._add_notifier(ports.notify, identity, random, ids)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -321,6 +328,9 @@ class UpRole:
 
     async def faults(self, _query: Mapping[str, str]) -> list[Any]:
         """Faults of this process that its store cannot hold."""
+        return [to_builtins(one) for one in self._own_faults()]
+
+    def _own_faults(self) -> list[Fault]:
         cluster, active = ObjectRef(kind="Cluster", name=CLUSTER), list[ActiveFault]()
         if failure := self._write_failure():
             active.append(ActiveFault(FaultCode.STORE_NOT_WRITABLE, cluster, {"why": failure}))
@@ -328,7 +338,7 @@ class UpRole:
         if near:
             active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
         active += [one for find in self.fault_sources for one in find()]
-        return [to_builtins(unrecorded(one, self._clock.now())) for one in active]
+        return [unrecorded(one, self._clock.now()) for one in active]
 
     def _collect_uses(self) -> list[Metric]:
         objects = GaugeMetricFamily("store_objects", "Objects in the store", labels=["kind"])
@@ -415,6 +425,33 @@ class UpRole:
         if settings.upkeep.vm_source == "resources":  # of others it is not ours to ask
             self.manager.add_task(REBALANCE_TASK, rebalancer.run, elector=self.elector, after_sync=True)
         return recovery
+
+    def _add_notifier(self, ports: NotifierPorts, identity: str, random: Random, ids: Ids) -> Notifier:
+        """Who is told of faults. It runs on every process: one whose store cannot be written tells that."""
+        self.manager.add_informer(self.recorded_faults)
+        clusters, hosts = self.recovery.informers.clusters, self.informers.hypervisors
+
+        def is_quiet(fault: Fault) -> bool:
+            host = hosts.get(fault.subject.name) if fault.subject.kind in HOST_KINDS else None
+            return is_silenced(fault.code, clusters.get(CLUSTER), host, self._clock.now())
+
+        notifier = Notifier(
+            self._store,
+            self.recorded_faults,
+            self.settings.notify,
+            ports,
+            cluster=identity,
+            elector=self.elector,
+            clock=self._clock,
+            random=random.fork("notify"),
+            ids=ids,
+            metrics=self.metrics,
+            local=self._own_faults,
+            is_quiet=is_quiet,
+            unready=self.ready,
+        )
+        self.manager.add_task(NOTIFY_TASK, notifier.run)
+        return notifier
 
     def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""

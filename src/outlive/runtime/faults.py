@@ -67,6 +67,7 @@ Role = Literal[
     "commitments",
     "commitments-sync",
     "server",
+    "notify",
 ]
 HOST_KINDS: Final = ("Hypervisor", "Membership")
 ALWAYS_RAISED: Final = (FaultCode.CLUSTER_DISARMED, FaultCode.UNKNOWN_VM)
@@ -193,6 +194,16 @@ def unrecorded(one: ActiveFault, at: Instant) -> Fault:
         first_seen=as_datetime(at),
         last_seen=as_datetime(at),
     )
+
+
+def is_silenced(code: str, cluster: Cluster | None, host: Hypervisor | None, now: Instant) -> bool:
+    """Whether maintenance of the cluster, or of the host that the fault is about, has nobody hear of the fault now."""
+    if cluster is not None and cluster.spec.resting(now) and code not in ALWAYS_RAISED:
+        return True
+    if host is None:
+        return False
+    fencing = host.spec.fencing
+    return fencing.in_maintenance(now) or (code in POWER_CODES and fencing.power_in_maintenance(now))
 
 
 def fault_sweeper(store: Store, clock: Clock) -> Sweeper[Fault]:
@@ -349,14 +360,7 @@ class FaultRecorder:
 
     async def _in_maintenance(self, one: ActiveFault) -> bool:
         """Whether nobody wants to hear of this now."""
-        now = self._clock.now()
         cluster = await read(self._store, Cluster, CLUSTER)
-        if cluster is not None and cluster.spec.resting(now) and one.code not in ALWAYS_RAISED:
-            return True
-        if one.subject.kind not in HOST_KINDS:
-            return False
-        host = await read(self._store, Hypervisor, one.subject.name)
-        if host is None:
-            return False
-        fencing = host.spec.fencing
-        return fencing.in_maintenance(now) or (one.code in POWER_CODES and fencing.power_in_maintenance(now))
+        of_host = one.subject.kind in HOST_KINDS
+        host = await read(self._store, Hypervisor, one.subject.name) if of_host else None
+        return is_silenced(one.code, cluster, host, self._clock.now())

@@ -230,6 +230,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             reached=("rbd:vms",),
         ),
     ),
+    r.Notification(metadata=META, deliveries=(r.Delivery(target="oncall", since=MOMENT, at=MOMENT, count=2),)),
     r.Membership(
         metadata=META,
         record=r.MemberRecord(
@@ -515,6 +516,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.HypervisorUsage(usage=r.HostUsage()),
     r.Knowledge(),
     r.Membership(record=r.MemberRecord(machine_id="m", boot_id="b")),
+    r.Notification(),
     r.Pipeline(spec=r.PipelineSpec()),
     r.PlacementHistory(spec=r.PlacementHistorySpec(resource_id="vm-1")),
     r.ProjectQuota(spec=r.ProjectQuotaSpec(project_id="p", availability_zone="z")),

@@ -17,6 +17,17 @@ FULL_HEALTH: Final = 100
 """Health without a fault."""
 
 
+class Severity(enum.StrEnum):
+    """How soon somebody has to see to a fault; by it alerts and notifications are chosen."""
+
+    CRITICAL = "critical"
+    """At once, at night as well: a VM is down or may be lost, or nobody would notice the next failure."""
+    WARNING = "warning"
+    """On the same day: nothing is lost yet, and the next failure could cost something."""
+    INFO = "info"
+    """When there is time."""
+
+
 class FaultCode(enum.StrEnum):
     """All faults, by who reports them."""
 
@@ -89,11 +100,22 @@ class FaultCode(enum.StrEnum):
     TOKEN_ENDS = "token-ends"  # noqa: S105 - a code
     TOKENS_FILE = "tokens-file-old"
     AUTHORITY_ENDS = "authority-ends"
+    NOTIFY_FAILING = "notify-failing"
 
     @property
     def delta(self) -> int:
         """What it takes off the cluster's health."""
         return FAULTS[self].delta
+
+    @property
+    def severity(self) -> Severity:
+        """How soon somebody has to see to it."""
+        return FAULTS[self].severity
+
+
+def severity_of(code: str) -> Severity:
+    """Of the code of a fault in the store; one that this version does not know is critical, to be seen."""
+    return FaultCode(code).severity if code in FaultCode.__members__.values() else Severity.CRITICAL
 
 
 POWER_CODES: Final = frozenset({FaultCode.POWER_NOT_REHEARSED, FaultCode.POWER_UNREACHABLE})
@@ -101,8 +123,9 @@ POWER_CODES: Final = frozenset({FaultCode.POWER_NOT_REHEARSED, FaultCode.POWER_U
 
 
 class FaultEntry(NamedTuple):
-    """How a fault reads, and what it takes off the cluster's health of 100."""
+    """How a fault reads, how soon somebody has to see to it, and what it takes off the cluster's health of 100."""
 
+    severity: Severity
     delta: int
     text: str | Callable[[Mapping[str, Value]], str]
     remedy: str | Callable[[Mapping[str, Value]], str] = ""
@@ -142,52 +165,62 @@ def _restored(fields: Mapping[str, Value]) -> str:
 
 FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.WORKER_CRASHED: FaultEntry(
+        Severity.WARNING,
         25,
         "{subject}: {part} failed with an unexpected error, and is retried: {why}",
         "see the log of the process for part.crashed, and report it as a defect; restarting the process may help",
     ),
     FaultCode.HOST_DEAD: FaultEntry(
+        Severity.CRITICAL,
         50,
         "{subject} is dead ({proof})",
         "see what happened to {subject}: outlive why {subject}",
     ),
     FaultCode.FENCE_UNCONFIRMED: FaultEntry(
+        Severity.CRITICAL,
         50,
         lambda fields: _unconfirmed(fields).format_map(fields),
         "see to it that it is off, then: outlive fence {subject} --confirm-off --reason ...",
     ),
     FaultCode.FENCE_WAITS: FaultEntry(
+        Severity.CRITICAL,
         10,
         "{subject} is to be fenced, and no other coordinator lives: nobody would be left to prove it dead",
         "start the daemon of another coordinator, or make a living one (outlive host promote HOST) and restart its "
         "daemon: it fences {subject} at once; or empty it (outlive drain {subject}) and switch it off",
     ),
     FaultCode.STORM_HOLD: FaultEntry(
+        Severity.CRITICAL,
         50,
         "so many hosts are silent at once that nobody is condemned: it may be the network, or the store",
         "look at the network between hosts and store; if the hosts are really dead: outlive fence release --reason ...",
     ),
     FaultCode.RATE_HOLD: FaultEntry(
+        Severity.CRITICAL,
         50,
         "{host} is silent and is not condemned: {limit} failure domains were fenced within {window_s:g} s",
         "see what goes on; then, if the hosts are really dead: outlive fence release --reason ...",
     ),
     FaultCode.POWER_UNREACHABLE: FaultEntry(
+        Severity.CRITICAL,
         10,
         "{subject} cannot be switched {to}: {why}",
         "check its power controller, address, credentials and system uuid (spec.fencing)",
     ),
     FaultCode.PROOF_CONTRADICTED: FaultEntry(
+        Severity.CRITICAL,
         50,
         "{subject} was proven dead by {kinds}, and still ran virtual machines",
         "find out why {kinds} was wrong; it is not trusted for this host until: outlive host trust {subject} KIND",
     ),
     FaultCode.CUT_FAILING: FaultEntry(
+        Severity.CRITICAL,
         50,
         "{subject} may reach its VMs' disks and networks again: {why}",
         "see to it that {subject} is off, at once",
     ),
     FaultCode.ISOLATION_UNRECORDED: FaultEntry(
+        Severity.CRITICAL,
         25,
         "{subject} is isolated through epoch {through} although its Membership knows of no isolation, and none of its "
         "epochs after {dead_through} is dead: VMs that start there do not reach their disks",
@@ -195,37 +228,43 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "(docs/operating/storage.md); or move its VMs away",
     ),
     FaultCode.MEMBERSHIP_GONE: FaultEntry(
+        Severity.CRITICAL,
         25,
         "{why}",
         "restore Membership/{subject}; or switch {subject} off, then: "
         'outlive fence {subject} --confirm-off --reason "..."; it joins again when it is switched on',
     ),
     FaultCode.HOST_UNKNOWN: FaultEntry(
+        Severity.WARNING,
         25,
         "Hypervisor/{subject} is not in the store, so {subject} does not join; what runs there runs on",
         "apply the document of {subject} again (outlive apply -f FILE), or import the inventory that it is in",
     ),
-    FaultCode.HOST_NOT_EMPTY: FaultEntry(25, "{why}", "{remedy}"),
-    FaultCode.HOST_CANNOT_JOIN: FaultEntry(25, "{why}", "{remedy}"),
+    FaultCode.HOST_NOT_EMPTY: FaultEntry(Severity.CRITICAL, 25, "{why}", "{remedy}"),
+    FaultCode.HOST_CANNOT_JOIN: FaultEntry(Severity.WARNING, 25, "{why}", "{remedy}"),
     FaultCode.HOST_ISOLATED: FaultEntry(
-        25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
+        Severity.CRITICAL, 25, "{why}", "reboot {subject}: it joins again in its new boot, and its isolation ends"
     ),
     FaultCode.HOST_QUARANTINED: FaultEntry(
+        Severity.WARNING,
         25,
         "{subject} died {deaths} times and is in quarantine until {until}: it takes no VM, and those on it stay",
         "see why it dies, then: outlive host release {subject}",
     ),
     FaultCode.HOST_STORAGE_LOST: FaultEntry(
+        Severity.CRITICAL,
         50,
         "{subject} has lost the storage of {vms}: {why}; of each of them: {then}",
         "see to the way of {subject} to the storage, and to the storage: outlive why {subject}",
     ),
     FaultCode.VM_STORAGE_LOST: FaultEntry(
+        Severity.CRITICAL,
         25,
         "the disks of VM {subject} do not serve it on {host}: {why}; {then}",
         "see to its storage: whether it is full, and whether it answers; outlive why {subject}",
     ),
     FaultCode.GUESTS_OUTSIDE_SLICE: FaultEntry(
+        Severity.CRITICAL,
         25,
         "{vms} on {subject} have processes outside the slice of guests, which its guard would not end: {subject} does "
         "not count as armed",
@@ -233,189 +272,238 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "set it as libvirt.slice in node.yaml and as --cgroup of the guard, then move them away or start them anew",
     ),
     FaultCode.HYPERVISOR_AUTOSTART: FaultEntry(
+        Severity.CRITICAL,
         25,
         "{subject} starts no VM, because something besides its daemon starts domains there: {why}",
         "run on {subject} what the fault says, and destroy (virsh destroy) what has been started that way",
     ),
     FaultCode.SYSTEM_DIFFERS: FaultEntry(
+        Severity.WARNING,
         5,
         "{subject} may have another machine's power controller: {why}",
         "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
         "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
     ),
     FaultCode.FOREIGN_DOMAINS: FaultEntry(
+        Severity.INFO,
         5,
         "{domains} on {subject} are no VMs of this cluster: they run on, nobody restarts them elsewhere, and their "
         "use is not counted",
         "move them to another machine; or end them (virsh shutdown), and then outlive vm define their definitions",
     ),
     FaultCode.STORE_WENT_BACK: FaultEntry(
+        Severity.CRITICAL,
         25,
         "the store went back behind what it had acknowledged to {subject}, and nobody had said so: the cluster is "
         "paused until every host has registered what it runs",
         "find out who restored the store, and from which backup; start the daemons of the hosts that it waits for",
     ),
     FaultCode.UNKNOWN_VM: FaultEntry(
+        Severity.WARNING,
         10,
         "{host} runs {subject}, which the store does not know: it was restored from a backup, or somebody deleted "
         "{subject} while the daemon of {host} was away",
         "import it again, or stop it on {host}; if {host} is off for good: outlive fence {host} --confirm-off",
     ),
-    FaultCode.HOST_DEGRADING: FaultEntry(10, "{subject} degrades: {causes}; {vms}", "{remedy}"),
+    FaultCode.HOST_DEGRADING: FaultEntry(Severity.WARNING, 10, "{subject} degrades: {causes}; {vms}", "{remedy}"),
     FaultCode.DRAIN_INCOMPLETE: FaultEntry(
+        Severity.INFO,
         5,
         "{count} virtual machines are still on {subject} or on their way to it, such as {vm}",
         "make room on other hosts, widen their host limits, or stop them",
     ),
     FaultCode.FIGURES_STALE: FaultEntry(
+        Severity.WARNING,
         5,
         "figures of {subject} are old: {who} {how}",
         "see to that on {subject}, and to the log of its daemon; VMs that run go on",
     ),
-    FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(10, "VM {subject} is covered by nothing: {why}", "{remedy}"),
-    FaultCode.COMMITMENTS_DISAGREE: FaultEntry(5, _disagree, _disagree_remedy),
+    FaultCode.VM_LOCATION_UNKNOWN: FaultEntry(
+        Severity.WARNING, 10, "VM {subject} is covered by nothing: {why}", "{remedy}"
+    ),
+    FaultCode.COMMITMENTS_DISAGREE: FaultEntry(Severity.INFO, 5, _disagree, _disagree_remedy),
     FaultCode.COMMITMENTS_NOT_SYNCED: FaultEntry(
+        Severity.WARNING,
         5,
         "commitments were not compared with Limes since {since}: {why}",
         "see to Keystone and Limes, and to our user there; until they answer no commitment is lost",
     ),
-    FaultCode.VM_HELD: FaultEntry(5, _held, "{remedy}"),
+    FaultCode.VM_HELD: FaultEntry(Severity.CRITICAL, 5, _held, "{remedy}"),
     FaultCode.VM_FAILED: FaultEntry(
-        10, "VM {subject} has failed: {why}", "remove the cause, then: outlive vm start {subject}"
+        Severity.CRITICAL,
+        10,
+        "VM {subject} has failed: {why}",
+        "remove the cause, then: outlive vm start {subject}",
     ),
-    FaultCode.DELETION_WAITS: FaultEntry(5, "{why}", "{remedy}"),
-    FaultCode.RULES_CONTRADICT: FaultEntry(5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"),
+    FaultCode.DELETION_WAITS: FaultEntry(Severity.WARNING, 5, "{why}", "{remedy}"),
+    FaultCode.RULES_CONTRADICT: FaultEntry(
+        Severity.WARNING, 5, "the rules of VM {subject} cannot be met: {why}", "{remedy}"
+    ),
     FaultCode.STORE_RESTORED: FaultEntry(
+        Severity.CRITICAL,
         30,
         _restored,
         "start the daemons of the hosts that it waits for; or, once you know that one of them runs nothing: outlive "
         "fence HOST --confirm-off; or, once all of them run nothing: outlive restore --confirm HOST,...",
     ),
     FaultCode.NO_COORDINATOR: FaultEntry(
+        Severity.CRITICAL,
         30,
         "no coordinator lives: a host that dies is not fenced, and one that is isolated stays so",
         "start the daemon of a coordinator; or outlive host promote HOST, of a living one, and restart its daemon",
     ),
     FaultCode.CLUSTER_DISARMED: FaultEntry(
+        Severity.WARNING,
         10,
         "the cluster is disarmed ({mode}) since {since}, {until}: no host is condemned and nothing is recovered{still}",
         "outlive arm --cluster, once the work is done",
     ),
     FaultCode.VERSION_BEHIND: FaultEntry(
+        Severity.WARNING,
         25,
         "the daemon of {subject} takes no new orders and fences nobody, because it is older than the server: {why}",
         "install the server's version on {subject}, then: systemctl reload outlive-node",
     ),
     FaultCode.CLUSTER_KEY_OLD: FaultEntry(
+        Severity.WARNING,
         10,
         "{subject} does not have the cluster's key {key}, so it opens no secret that is sealed for it: {why}",
         "remove the cause on {subject}; its daemon tries again by itself",
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
+        Severity.WARNING,
         10,
         "{subject} could not {what}, which only the primary coordinator does: {why}",
         "see the log of its daemon; what did not stop may still run there beside that of the primary, and what did not "
         "start another host can do: outlive host primary NAME",
     ),
     FaultCode.PRIMARY_STALLED: FaultEntry(
+        Severity.WARNING,
         10,
         "{previous} did not give up the role of the primary coordinator within {limit_s:g} s: {subject} took it over",
         "see to the daemon of {previous}: some of its duties may still be running there",
     ),
     FaultCode.STORAGE_DAEMON_OUT: FaultEntry(
+        Severity.WARNING,
         50,
         "storage daemon {subject} of {cluster} is out: its data is copied to others, and nothing new is put on it",
         "see to its disk and its host; then let it in again: ceph osd in {subject}; or remove it for good",
     ),
     FaultCode.STORAGE_DAEMONS_OUT: FaultEntry(
+        Severity.WARNING,
         50,
         "{count} storage daemons of {subject} are out, {first} and others: their data is copied to others",
         "see to their hosts and their network: outlive storage daemons; then let them in again: ceph osd in ID",
     ),
     FaultCode.STORAGE_WARN: FaultEntry(
-        10, "storage cluster {subject} warns: {why}", "see what it says: outlive storage status {subject}"
+        Severity.WARNING,
+        10,
+        "storage cluster {subject} warns: {why}",
+        "see what it says: outlive storage status {subject}",
     ),
     FaultCode.STORAGE_ERROR: FaultEntry(
+        Severity.CRITICAL,
         50,
         "storage cluster {subject} is in error, and may not serve every disk: {why}",
         "see what it says: outlive storage status {subject}",
     ),
     FaultCode.STORAGE_UNKNOWN: FaultEntry(
+        Severity.WARNING,
         5,
         "nobody knows how storage cluster {subject} does, its figures are old: {why}",
         "see to its monitors and managers: ceph status; virtual machines are renewed and recovered all the same",
     ),
     FaultCode.GUARD_NOT_ARMED: FaultEntry(
+        Severity.WARNING,
         10,
         "{subject} is to be armed and is not, so that its watchdog proves nothing: {why}",
         "remove what the guard of {subject} names, or outlive disarm {subject}",
     ),
     FaultCode.POWER_NOT_REHEARSED: FaultEntry(
+        Severity.WARNING,
         10,
         "if {subject} died now its power controller would prove nothing: {why}",
         "see to its power controller, its address, and spec.fencing.systemUuid",
     ),
     FaultCode.MEMORY_OVERCOMMITTED: FaultEntry(
+        Severity.CRITICAL,
         50,
         "running VMs have {taken} of memory, and without the largest host there are {room}",
         "add a host, or stop VMs",
     ),
     FaultCode.MEMORY_OVERPROVISIONED: FaultEntry(
+        Severity.INFO,
         10,
         "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
         "add a host, or delete VMs that nobody needs",
     ),
     FaultCode.INVENTORY_STALE: FaultEntry(
+        Severity.WARNING,
         20,
         "what is known of the hosts and VMs of {subject} is as of {since}: {why}",
         "see to its Nova and Keystone; until they answer nothing is deleted, and what has changed there is not known",
     ),
     FaultCode.STORE_NOT_WRITABLE: FaultEntry(
+        Severity.CRITICAL,
         50,
         "the store cannot write, so nothing is planned, fenced or recovered: {why}",
         "free space on the disk of the state directory, or repair it",
     ),
     FaultCode.AUDIT_NOT_WRITTEN: FaultEntry(
+        Severity.WARNING,
         25,
         "the server does not write down who does what, {omitted} entries are missing so far: {why}",
         "free space on the disk of the state directory, or see who owns its folder audit",
     ),
     FaultCode.AUDIT_SUMMARIZED: FaultEntry(
+        Severity.INFO,
         10,
         "the audit log only counts further entries of tokens that have written their share of a day: {count}",
         "see what they do: outlive audit list --name TOKEN; revoke a token that is misused, or raise audit.files",
     ),
     FaultCode.AUDIT_LOST: FaultEntry(
+        Severity.WARNING,
         10,
         "the audit log begins at {begin}: older entries are gone, although audit.keep asks for them",
         "see who writes so much: outlive audit list; raise audit.files, or copy finished files to another machine and "
         "lower audit.keep",
     ),
     FaultCode.REFUSALS_SURGE: FaultEntry(
+        Severity.WARNING,
         10,
         "the server refused many requests within {window_s:g} s: {count}",
         "see who sends them: outlive audit list --refused; renew the token of a program that has an old one, and keep "
         "others away from the server's port",
     ),
     FaultCode.STORE_QUOTA: FaultEntry(
+        Severity.WARNING,
         10,
         "the store is near a quota and will refuse new objects of it: {what}",
         "see whose objects they are (outlive get KIND) and why there are so many; delete those that nobody needs",
     ),
     FaultCode.TOKEN_ENDS: FaultEntry(
+        Severity.WARNING,
         10,
         "the token {subject} ({role}) ends on {end}: who uses it is refused from then on",
         "outlive token rotate {subject}; a host renews its own while its daemon runs; or revoke one that nobody uses",
     ),
     FaultCode.TOKENS_FILE: FaultEntry(
+        Severity.WARNING,
         10,
         "tokens in {file} end soon, or are older than 90 days: {names}",
         "write new ones into the file and restart outlive up",
     ),
     FaultCode.AUTHORITY_ENDS: FaultEntry(
+        Severity.WARNING,
         10,
         "the server's own authority ends on {end}, and no host believes the server after that",
         "replace it: outlive tls rotate",
+    ),
+    FaultCode.NOTIFY_FAILING: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} was told of nothing in {tries} tries: {why}",
+        "see section notify of outlive.yaml and what it names, then: outlive notify test {subject}",
     ),
 }
 """The one table."""
