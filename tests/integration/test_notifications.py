@@ -194,7 +194,7 @@ def _use(state: Path) -> None:
         assert "ended with 0" in tested.out
         unknown = spawned("notify", "test", "nobody", *options)
         assert (unknown.code, "no target 'nobody'" in unknown.err) == (4, True)
-        assert spawned("disarm", "--cluster", "--yes", *options).code == 0
+        assert spawned("disarm", "--cluster", "--mode", "ignore", "--yes", *options).code == 0
         server_log = state.parent / f"{state.name}.log"
         _until(lambda: server_log.read_text().count("notify.sent") >= 3)
         assert spawned("arm", "--cluster", *options).code == 0

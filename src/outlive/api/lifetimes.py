@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from cryptography import x509
+from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
 from outlive.api.auth import TOKEN_LENGTH_MOST, Identity, Role, check_end, ensure_token
 from outlive.api.requests import JSON, document_of, json_response, media_type
 from outlive.api.tokens import BY_DIGEST, StoredTokens, digest_of
-from outlive.base.clock import Clock, Instant, as_datetime
+from outlive.base.clock import Clock, Instant, as_datetime, as_instant
 from outlive.base.errors import BadInput, OutliveError, Refused
 from outlive.base.files import write_whole
 from outlive.base.ids import Ids
@@ -267,3 +269,40 @@ def file_faults(path: Path, known: Iterable[tuple[str, Identity]]) -> Callable[[
             yield ActiveFault(FaultCode.TOKENS_FILE, subject, {"file": str(path), "names": ", ".join(endless[:6])})
 
     return faults
+
+
+EXPIRIES: Final = 200
+"""Tokens whose ends a scrape shows, the soonest first."""
+
+
+class ExpiryGauges:
+    """Metrics of when certificates and tokens end."""
+
+    def __init__(self, tokens: StoredTokens, ends: Callable[[], Mapping[str, datetime]]) -> None:
+        self._tokens = tokens
+        self._ends = ends
+
+    def collect(self) -> Iterable[Metric]:
+        """Names are without the prefix."""
+        certificates = GaugeMetricFamily(
+            "certificate_expiry_timestamp_seconds",
+            "When a certificate of the server ends, seconds since 1970",
+            labels=["certificate"],
+        )
+        for name, end in sorted(self._ends().items()):
+            certificates.add_metric([name], as_instant(end))
+        tokens = GaugeMetricFamily(
+            "token_expiry_timestamp_seconds", "When a token ends, seconds since 1970", labels=["token", "role"]
+        )
+        known = [one for one in self._tokens.informer.items() if one.expires is not None and one.role != Role.JOIN]
+        for one in sorted(known, key=lambda each: (each.expires, each.name))[:EXPIRIES]:
+            tokens.add_metric([one.name, one.role], as_instant(one.expires) if one.expires is not None else 0.0)
+        return [certificates, tokens]
+
+
+def certificate_end(file: Path) -> Mapping[str, datetime]:
+    """When an operator's certificate of the server ends; nothing where it cannot be read."""
+    try:
+        return {"server": x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc}
+    except (OSError, ValueError):
+        return {}

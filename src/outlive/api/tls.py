@@ -94,6 +94,12 @@ class ServerTls:
         end = self._authority.not_valid_after_utc
         return f"{end:%Y-%m-%d}" if end - as_datetime(self._clock.now()) <= AUTHORITY_WARNED_BEFORE else ""
 
+    def ends(self) -> dict[str, datetime]:
+        """When the authority and the server's certificate end, as they are used now."""
+        found = self._load_certificate()
+        served = {"server": found.not_valid_after_utc} if found is not None else {}
+        return {"authority": self._authority.not_valid_after_utc, **served}
+
     def rotate(self) -> None:
         """Make the authority that is to follow, unless it is there."""
         if self._next is None:

@@ -40,6 +40,7 @@ from outlive.cli.status import reported_coverage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
@@ -177,7 +178,7 @@ async def _serve(
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Tokens, read_tokens
     from outlive.api.authority import AuthorityRotation
-    from outlive.api.lifetimes import StateToken, TokenService, TokenUpkeep, file_faults
+    from outlive.api.lifetimes import ExpiryGauges, StateToken, TokenService, TokenUpkeep, certificate_end, file_faults
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
     from outlive.cli.secrets import ensure_key
@@ -257,6 +258,10 @@ async def _serve(
     async def planning_settings(_query: Mapping[str, str]) -> dict[str, Any]:
         return served_settings(sections)
 
+    def find_ends() -> Mapping[str, datetime]:
+        return certificate_end(Path(api.tls_certificate)) if own is None else own.ends()
+
+    role.metrics.register_collector(ExpiryGauges(stored, find_ends).collect)
     upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
     service = TokenService(store, stored, clock=clock)
     deps = ApiDeps(

@@ -36,7 +36,7 @@ class RecoveryReporter:
             "recovery_recovered_total", "VMs seen running again after their host died, by where they went", ("into",)
         )
         self._rejected = metrics.counter("recovery_rejections_total", "Hosts that refused or did not start a VM")
-        self._held = metrics.gauge("recovery_held", "VMs that wait for somebody to act, by reason", ("reason",))
+        self._waiting = metrics.gauge("recovery_waiting", "VMs that wait for somebody to act, by reason", ("reason",))
         self._under_way = metrics.gauge("recovery_under_way", "VMs whose recovery has begun and is not over")
         self._seconds = metrics.histogram(
             "recovery_seconds", "From the first sign of trouble to the VM seen running", buckets=SECONDS
@@ -70,7 +70,7 @@ class RecoveryReporter:
             if action.kind is ActionKind.HOLD:
                 found[action.reason.code] = found.get(action.reason.code, 0) + 1
         for reason in sorted(self._reasons | found.keys()):
-            self._held.labels(reason).set(found.get(reason, 0))
+            self._waiting.labels(reason).set(found.get(reason, 0))
         self._reasons |= found.keys()
 
     def assigned(self, before: VirtualMachine, vm: VirtualMachine, action: Action, proofs: Sequence[Proof]) -> None:

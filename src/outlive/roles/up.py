@@ -43,6 +43,7 @@ from outlive.placement.fleet import Fleet
 from outlive.placement.ports import VmMoves
 from outlive.placement.reservations import blocked_hosts
 from outlive.placement.vms import VMSource
+from outlive.recovery.cluster_gauges import ClusterGauges
 from outlive.recovery.controller import RecoveryController
 from outlive.recovery.descheduling import OwnVmMoves
 from outlive.recovery.informers import ASSIGNED_INDEX, RecoveryInformers, slot_indexes, vm_indexes
@@ -93,6 +94,7 @@ OVERVIEW_TURN = 1_000
 """Reservations that an overview counts before others get their turn."""
 INVENTORY_TASK = "inventory"
 NOTIFY_TASK = "notify"
+GAUGES_TASK = "gauges"
 SYNC_TASK = "commitments-sync"
 ROLE = "failover"
 """The election behind which slots are placed: of several equal processes one does, and the others wait."""
@@ -121,8 +123,8 @@ class Ports:
     """Who tells the names of domains; ``None``: nobody but LIQUID."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
-    notify: NotifierPorts = NotifierPorts({})
-    """Who is told of faults."""
+    notify: NotifierPorts | None = None
+    """Who is told of faults; ``None``: nobody."""
     offload: Offload = inline
     """Where long work runs, so that the event loop stays free."""
 
@@ -260,7 +262,8 @@ class UpRole:
         if ports.limes is not None:
             self._add_sync(ports.limes, random)
         self.recorded_faults = self._informer(Fault)
-        self.notifier = self._add_notifier(ports.notify, identity, random, ids)
+        self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
+        self._add_gauges()
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -452,6 +455,20 @@ class UpRole:
         )
         self.manager.add_task(NOTIFY_TASK, notifier.run)
         return notifier
+
+    def _add_gauges(self) -> None:
+        """Metrics of the cluster as it is now, on every process that watches."""
+        gauges = ClusterGauges(
+            self.recovery.informers,
+            self.recorded_faults,
+            life=self.recovery.liveness.now,
+            own_faults=self._own_faults,
+            uncovered=lambda: self.failover.reporter.last_uncovered,
+            wrote_at=lambda: getattr(self._store, "written_at", None),
+            clock=self._clock,
+        )
+        self.metrics.register_collector(gauges.collect)
+        self.manager.add_task(GAUGES_TASK, gauges.run, after_sync=True)
 
     def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""

@@ -118,6 +118,8 @@ class Reporter:
         self._reactions = metrics.histogram(
             "failover_reaction_seconds", "From a change to the end of the reaction to it"
         )
+        self.last_uncovered = 0
+        """VMs without the slots that they need, when they were counted last; 0 before."""
         self._uncovered = metrics.gauge("failover_vms_uncovered", "VMs without all their slots, by reason", ("reason",))
         self._vms = metrics.gauge(
             "failover_vms", "VMs that are to run: all, those that need slots, those that have them", ("state",)
@@ -187,6 +189,7 @@ class Reporter:
 
     def counted(self, *, known: int, protected: int, covered: int) -> None:
         """VMs that are to run, those of them that need slots, and those of these that have them."""
+        self.last_uncovered = protected - covered
         for state, count in (("known", known), ("protected", protected), ("covered", covered)):
             self._vms.labels(state).set(count)
 
