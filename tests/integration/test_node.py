@@ -6,14 +6,19 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from tests.support.command import Server, outlive, spawned, up
 from tests.support.hosts import LIMIT_S, Host, within
+from tests.support.receivers import receiver_tls
 
 from outlive import __version__
 
@@ -298,3 +303,56 @@ def test_a_bad_setting_is_one_line(host: Host, section: str, key: str, value: ob
     said = outlive("node", "--config", host.config)
     assert said.code in (3, 4, 6, 7)
     assert words in said.line
+
+
+def test_it_serves_its_own_metrics_by_tls_to_who_shows_a_token(
+    server: tuple[Server, Path], host: Host, tmp_path: Path
+) -> None:
+    receiver_tls(tmp_path / "tls")
+    tokens, token = tmp_path / "tokens", "a-token-of-prometheus"
+    tokens.write_text(f"viewer {token} prometheus\n")
+    tokens.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host.sections["metrics"] = {
+        "listen": f"127.0.0.1:{port}",
+        "tokensFile": str(tokens),
+        "tlsCertificate": str(tmp_path / "tls" / "server.pem"),
+        "tlsKey": str(tmp_path / "tls" / "server.key"),
+    }
+    host.configure()
+    host.start().ready()
+    context = ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.pem"))
+
+    def scrape(path: str, shown: str = "") -> tuple[int, str]:
+        request = Request(
+            f"https://127.0.0.1:{port}{path}", headers={"Authorization": f"Bearer {shown}"} if shown else {}
+        )
+        try:
+            with urlopen(request, timeout=10, context=context) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, ""
+
+    status, text = scrape("/metrics", token)
+    assert status == 200
+    assert "outlive_node_member 1.0" in text
+    assert "outlive_node_renewed_timestamp_seconds" in text
+    assert (scrape("/metrics")[0], scrape("/metrics", "another-token-of-nobody")[0]) == (401, 401)
+    assert scrape("/apis/outlive.dev/v1alpha1/hypervisors", token)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"listen": "10.0.0.1:9177", "tokensFile": "/etc/x"}, "beyond this machine"),
+        ({"listen": "127.0.0.1:9177"}, "tokensFile is missing"),
+        ({"listen": "nonsense", "tokensFile": "/etc/x"}, "no address to listen on"),
+    ],
+)
+def test_metrics_are_not_served_in_the_open(host: Host, section: dict[str, str], words: str) -> None:
+    host.sections["metrics"] = section
+    host.configure()
+    host.start()
+    assert host.ended() == 3
+    assert words in host.said()

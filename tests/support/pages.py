@@ -30,6 +30,7 @@ from outlive.resources import KINDS, Resource
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
 from outlive.simulation.verbs import VERBS
+from tests.support.metrics_page import metrics_text
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 MARKER: Final = "<!-- Generated from the code below this line; do not edit. -->\n"
@@ -274,6 +275,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "resources.md": kinds_text,
     "../operating/simulating.md": verbs_text,
     "../design/commands.md": tree_text,
+    "metrics.md": metrics_text,
 }
 PAGES: Final = (*GENERATED, "configuration.md")
 

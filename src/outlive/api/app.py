@@ -146,6 +146,8 @@ class ApiDeps:
     commands: Mapping[str, Command] = field(default_factory=dict)
     """What operators have the server do, by path, such as ``/commitments/consistency/repair``."""
     plurals: Mapping[str, type[Resource]] = field(default_factory=lambda: PLURALS)
+    metrics_only: bool = False
+    """Nothing but metrics and probes is served, as by the daemon of a host; the store is not asked."""
 
 
 class Endpoint(NamedTuple):
@@ -271,6 +273,8 @@ async def _read_body(request: Request) -> None:
 
 def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turns) -> list[Endpoint]:
     """Every path that is served."""
+    if deps.metrics_only:
+        return _operation(deps, turns)
     endpoints = [
         *_resources(
             Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids, deps.known_cells)
@@ -346,10 +350,12 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         return PlainTextResponse(f"not ready: {why_not}\n", 503) if why_not else PlainTextResponse("ok\n")
 
     storage = StorageGauges(deps.store, deps.clock)
-    deps.metrics.register_collector(storage.collect)
+    if not deps.metrics_only:
+        deps.metrics.register_collector(storage.collect)
 
     async def metrics(_request: Request, _identity: Identity) -> Response:
-        await storage.refresh()
+        if not deps.metrics_only:
+            await storage.refresh()
         return StreamedResponse(metric_parts(), media_type=METRICS_TYPE)
 
     async def metric_parts() -> AsyncIterator[bytes]:

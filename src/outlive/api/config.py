@@ -135,6 +135,44 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
             raise ValueError(f"watchesPerToken {self.watches_per_token} is below 0")
 
 
+HOST_CONNECTIONS: Final = 16
+"""Connections at the same time to the metrics of a daemon."""
+
+
+class HostMetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``metrics`` of a host's configuration: where its daemon serves ``/metrics``."""
+
+    listen: str = ""
+    """Address and port, such as ``10.0.0.11:9177``; empty: nothing is served."""
+    tokens_file: str = ""
+    """Who may read them: lines of ``ROLE TOKEN [NAME] [until=YYYY-MM-DD]`` with a role such as ``viewer``."""
+    tls_certificate: str = ""
+    """Certificate chain (PEM); needed beyond this machine."""
+    tls_key: str = ""
+    """Private key (PEM) of the certificate."""
+
+    def __post_init__(self) -> None:
+        if not self.listen:
+            return
+        api = self.api  # which refuses what is no address, or half of a certificate
+        if not self.tokens_file:
+            raise ValueError("tokensFile is missing: without one nobody may read the metrics")
+        from outlive.store.tls import is_loopback
+
+        if not self.tls_certificate and not is_loopback(parse_listen(api.listen)[0]):
+            raise ValueError(f"listen {self.listen} is beyond this machine: set tlsCertificate and tlsKey")
+
+    @property
+    def api(self) -> ApiSettings:
+        """As the server takes them."""
+        return ApiSettings(
+            listen=self.listen,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            connections=HOST_CONNECTIONS,
+        )
+
+
 def parse_listen(text: str, *, place: str = "api.listen") -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[v6]:port``; ``BadInput`` otherwise."""
     host, colon, port = text.rpartition(":")

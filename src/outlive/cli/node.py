@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,7 +20,7 @@ import typer
 
 from outlive import __version__
 from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, ExitCode
+from outlive.base.errors import BadInput, ExitCode, OutliveError
 from outlive.base.ids import SystemIds
 from outlive.base.logging import configure_logging, copy_log, get_logger, reopen_log
 from outlive.base.random import system_random
@@ -128,6 +129,7 @@ class NodeProcess:
             insecure=server.insecure,
             former=other_host_token(Path(server.token_file)),
         )
+        closing = AsyncExitStack()
         guard = GuardClient(config.guard.socket, guests=config.libvirt.slice if config.libvirt.uri else "")
         try:
             log = _kept_log(store, config, self._clock)
@@ -155,6 +157,7 @@ class NodeProcess:
             fields |= {"version": __version__, "level": config.log.level, "kernel": found.kernel, "os": found.os}
             fields |= {"architecture": found.cpu_arch, "cpus": str(found.cpus)}
             _log.info("node.started", host=config.name, pid=os.getpid(), boot=machine.boot_id(), **fields)
+            await self._serve_metrics(role, store, closing)
             running = asyncio.ensure_future(role.run())
             ready = asyncio.ensure_future(self._say_when_ready(role))
             replaced = asyncio.ensure_future(self._replaced.wait())
@@ -165,16 +168,34 @@ class NodeProcess:
                 await role.hand_over()
                 running.cancel()
                 await asyncio.wait((running,))
+                await closing.aclose()  # the next version listens there
                 await store.close()
                 self._become(machine.hand_on_lock())
                 return NOT_REPLACED
             await running
         finally:
             notify(STOPPING="1")
+            await closing.aclose()
             await store.close()
             await guard.close()
         _log.info("node.stopped", host=config.name)
         return ExitCode.YES
+
+    async def _serve_metrics(self, role: NodeRole, store: Store, closing: AsyncExitStack) -> None:
+        """Serve the metrics of this daemon, where its configuration says so. A host whose port is taken works on
+        without them: a metric is no reason to lose a membership."""
+        settings = self._config.metrics
+        if not settings.listen:
+            return
+        from outlive.api.host_metrics import serving_metrics
+
+        serve = serving_metrics(settings, role.metrics, store, version=__version__, clock=self._clock, ids=SystemIds())
+        try:
+            url = await closing.enter_async_context(serve)
+        except OutliveError as error:
+            _log.error("node.metrics_not_served", host=self._config.name, why=str(error))
+        else:
+            _log.info("node.metrics_served", host=self._config.name, url=url)
 
     # Signals
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.api.config import HostMetricsSettings
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.credentials import read_host_token
@@ -77,6 +78,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "storage": StorageSettings,
     "node": NodeSettings,
     "log": LogSettings,
+    "metrics": HostMetricsSettings,
 }
 """Sections of ``node.yaml``."""
 
@@ -94,6 +96,7 @@ class HostConfig:
     storage: StorageSettings
     node: NodeSettings
     log: LogSettings
+    metrics: HostMetricsSettings
 
     @property
     def name(self) -> str:

@@ -94,8 +94,10 @@ async def run(
     output_bytes: int = OUTPUT_BYTES,
     stdin: bytes = b"",
 ) -> Ended:
-    """Run it to its end, or for ``limit_s``; ``stdin``: what it reads from there. ``Unavailable``: it cannot be started,
-    and nothing happened."""
+    """Run it to its end, or for ``limit_s``; ``stdin``: what it reads from there.
+
+    ``Unavailable``: it cannot be started, and nothing happened.
+    """
     readers: dict[str, int] = {}
     try:
         for key, feed in feeds.items():

@@ -145,7 +145,9 @@ class ClusterGauges:
             ),
             rehearsals=Counter(
                 rehearsal_of(one, members.get(one.name), cluster)
-                for one in alive if one.spec.fencing.driver not in ("", "none")),
+                for one in alive
+                if one.spec.fencing.driver not in ("", "none")
+            ),
             unprovable=provable.count(False),
             wrote_at=wrote_at,
         )

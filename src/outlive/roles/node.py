@@ -20,6 +20,7 @@ from outlive.base.random import Random
 from outlive.node import stop
 from outlive.node.credentials import CredentialRenewer, Credentials
 from outlive.node.daemon import Daemon
+from outlive.node.daemon_gauges import DaemonGauges
 from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
@@ -136,6 +137,8 @@ class NodeRole:
         """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
         self.lease = self.daemon.shared.lease
+        gauges = DaemonGauges(self.daemon.shared.lease, self.daemon.shared.domains, self.faults, clock)
+        self.metrics.register_collector(gauges.collect)
 
     async def run(self) -> None:
         """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run, ``Forbidden`` where

@@ -1,0 +1,144 @@
+"""Every metric that a process of Outlive serves, from the processes' own registries, as docs/reference/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from prometheus_client.core import Metric
+
+from outlive.api.app import ApiDeps, create_app
+from outlive.api.auth import Tokens
+from outlive.api.lifetimes import ExpiryGauges
+from outlive.base.clock import Instant, LoopClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.commitments.ports import CommitmentSource, ProjectSource
+from outlive.failover.ports import Inline
+from outlive.inventory.ports import InventorySource
+from outlive.node import storage_statistics
+from outlive.node.vm.context import NodeSettings
+from outlive.recovery.cluster_gauges import ClusterFigures, cluster_metrics
+from outlive.roles.node import NodePorts, NodeRole
+from outlive.roles.settings import SECTIONS, role_settings
+from outlive.roles.up import Limes, Ports, UpRole
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.notifier import NotifierPorts
+from outlive.store.memory import MemoryStore
+from tests.support.loops import run
+
+NOBODY = cast("Any", SimpleNamespace(name="nobody"))
+"""A part that is put in and never called."""
+
+
+class MetricRow(NamedTuple):
+    """One metric."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+def _rows(metrics: Metrics, further: Iterable[Metric] = ()) -> Iterator[MetricRow]:
+    for name, family in metrics._families.items():
+        inner = family._metric
+        yield MetricRow(f"outlive_{name.removesuffix('_total')}", inner._type, family.label_names, inner._documentation)
+    late = [one for collector in metrics._registry._collector_to_names for one in _late(collector)]
+    for one in (*late, *further):
+        yield MetricRow(f"outlive_{one.name}", one.type, tuple(getattr(one, "_labelnames", ())), one.documentation)
+
+
+def _late(collector: Any) -> list[Metric]:
+    return list(collector._collect()) if hasattr(collector, "_collect") else []
+
+
+def _empty_figures() -> ClusterFigures:
+    return ClusterFigures(
+        at=Instant(0.0),
+        hosts={},
+        unwatched=0,
+        vms={},
+        waiting={},
+        faults={},
+        health=100,
+        issues={},
+        unproven={},
+        coordinators=0,
+        coordinators_alive=0,
+        guards_missing=0,
+        rehearsals={},
+        unprovable=0,
+        wrote_at=None,
+    )
+
+
+def _server_rows() -> list[MetricRow]:
+    random, clock = Random(1), LoopClock()
+    ids = SeededIds(random)
+    store = MemoryStore(clock, ids)
+    role = UpRole(
+        store,
+        role_settings({name: kind() for name, kind in SECTIONS.items()}),
+        Ports(
+            computer=Inline(),
+            inventory=cast("InventorySource", NOBODY),
+            limes=Limes(cast("ProjectSource", NOBODY), cast("CommitmentSource", NOBODY)),
+            notify=NotifierPorts({}),
+        ),
+        identity="page",
+        clock=clock,
+        random=random,
+        ids=ids,
+    )
+    create_app(ApiDeps(store=store, clock=clock, ids=ids, tokens=Tokens([]), metrics=role.metrics, version=""))
+    tokens = SimpleNamespace(informer=SimpleNamespace(items=lambda: []))
+    storage = [
+        *storage_statistics._cluster_metrics({}),
+        *storage_statistics._daemon_metrics({}),
+        *storage_statistics._pool_metrics({}),
+    ]
+    expiries = ExpiryGauges(cast("Any", tokens), dict).collect()
+    return list(_rows(role.metrics, [*cluster_metrics(_empty_figures()), *storage, *expiries]))
+
+
+def _daemon_rows() -> list[MetricRow]:
+    random, clock = Random(1), LoopClock()
+    ids = SeededIds(random)
+    store = MemoryStore(clock, ids)
+    ports = NodePorts(NOBODY, SimpleNamespace(boot_id=lambda: "b", machine_id=lambda: "m"), NOBODY, NOBODY, NOBODY)  # type: ignore[arg-type]
+    role = NodeRole(store, store, NodeSettings(), ports, host="page", clock=clock, random=random, ids=ids)
+    role._fencer()
+    return list(_rows(role.metrics))
+
+
+async def _both() -> tuple[list[MetricRow], list[MetricRow]]:
+    return _server_rows(), _daemon_rows()
+
+
+@cache
+def _found() -> tuple[list[MetricRow], list[MetricRow]]:
+    return run(_both())
+
+
+def metric_names() -> set[str]:
+    """Names of all metrics, with the default prefix, and without the endings of counters and histograms."""
+    return {row.name for rows in _found() for row in rows}
+
+
+def metrics_text() -> str:
+    """Both tables, as Markdown."""
+    server, daemon = _found()
+    return "\n".join(["", "## The server", "", *_table(server), "", "## The daemon of a host", "", *_table(daemon), ""])
+
+
+def _table(rows: Iterable[MetricRow]) -> Iterator[str]:
+    yield "| metric | type | labels | meaning |"
+    yield "|---|---|---|---|"
+    for row in sorted(set(rows)):
+        name = f"{row.name}_total" if row.kind == "counter" else row.name
+        labels = ", ".join(f"`{label}`" for label in row.labels)
+        meaning = " ".join(row.meaning.split()).replace("|", "\\|")
+        yield f"| `{name}` | {row.kind} | {labels} | {meaning} |"
