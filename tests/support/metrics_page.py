@@ -17,6 +17,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.commitments.ports import CommitmentSource, ProjectSource
 from outlive.failover.ports import Inline
+from outlive.failover.report.metrics import host_metrics, reservation_metrics
 from outlive.inventory.ports import InventorySource
 from outlive.node import storage_statistics
 from outlive.node.vm.context import NodeSettings
@@ -101,7 +102,8 @@ def _server_rows() -> list[MetricRow]:
         *storage_statistics._pool_metrics({}),
     ]
     expiries = ExpiryGauges(cast("Any", tokens), dict).collect()
-    return list(_rows(role.metrics, [*cluster_metrics(_empty_figures()), *storage, *expiries]))
+    slots = [*reservation_metrics([]), *host_metrics([], [])]
+    return list(_rows(role.metrics, [*cluster_metrics(_empty_figures()), *slots, *storage, *expiries]))
 
 
 def _daemon_rows() -> list[MetricRow]:

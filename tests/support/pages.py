@@ -27,6 +27,7 @@ from outlive.node.ports import (
     StorageStatisticsPort,
 )
 from outlive.resources import KINDS, Resource
+from outlive.resources.reasons.faults import FaultCode, Severity
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
 from outlive.simulation.verbs import VERBS
@@ -241,6 +242,14 @@ def _type(schema: Schema) -> str:
     return "time" if schema.get("format") == "date-time" else str(schema["type"])
 
 
+def faults_text() -> str:
+    """All faults with their severity and weight, the most urgent first, as Markdown."""
+    order = list(Severity)
+    codes = sorted(FaultCode, key=lambda code: (order.index(code.severity), -code.delta, code))
+    rows = [f"| `{code}` | {code.severity} | {code.delta} |" for code in codes]
+    return "\n".join(["", "| fault | severity | off the health |", "|---|---|---|", *rows, ""])
+
+
 def ports_text() -> str:
     """What the docstrings of the node's ports promise, call by call, as Markdown."""
     return "\n" + "\n".join(_port_section(port, suite) for port, suite in PORTS.items())
@@ -275,6 +284,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "resources.md": kinds_text,
     "../operating/simulating.md": verbs_text,
     "../design/commands.md": tree_text,
+    "faults.md": faults_text,
     "metrics.md": metrics_text,
 }
 PAGES: Final = (*GENERATED, "configuration.md")

@@ -129,6 +129,8 @@ class _Walk:
 
 __all__ = ["Duration", "Size", "environment_name", "load_settings", "reference_page"]
 
+ENTRY: Final = "NAME"
+"""Stands in the reference for the name of each entry of a map."""
 SHOWN_CHARACTERS: Final = 80
 """How much of a wrong value an error shows."""
 
@@ -406,11 +408,13 @@ def _rows(section: str, struct: type[msgspec.Struct], path: tuple[str, ...]) -> 
             continue
         yield (
             f"`{'.'.join(here)}`",
-            f"`{environment_name(section, *here)}`",
+            "" if ENTRY in here else f"`{environment_name(section, *here)}`",
             _cell(_type_name(field.type)),
             _cell(_default(field)),
             _cell(_description(field.type) or docs.get(field.name, "")),
         )
+        if typing.get_origin(field.type) is dict and (entry := struct_in(typing.get_args(field.type)[1])) is not None:
+            yield from _rows(section, entry, (*here, ENTRY))
 
 
 def _description(kind: Any) -> str:
