@@ -28,14 +28,6 @@ def metrics_in(expression: str) -> set[str]:
     return set(re.findall(r"\boutlive_[a-z0-9_]+", re.sub(r'"[^"]*"', '""', expression)))
 
 
-@pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)
-def test_no_rule_names_a_metric_that_no_process_has(path: Path) -> None:
-    known = metric_names()
-    missing = {name for rule in alert_rules(path) for name in metrics_in(rule["expr"])}
-    missing -= {name for each in known for name in (each, *(f"{each}{suffix}" for suffix in SUFFIXES))}
-    assert not missing
-
-
 def test_alerts_have_one_name_each_and_say_what_to_do() -> None:
     rules = [rule for path in RULES for rule in alert_rules(path)]
     names = [rule["alert"] for rule in rules]

@@ -328,7 +328,6 @@ class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
         writers=Writers(
             fields={"": ("controller",)}, creates=("controller",), deletes=("controller",), labels="refused"
         ),
-        columns=(("Targets", ".deliveries[0].target", 0),),
     )
 
     deliveries: Annotated[tuple[Delivery, ...], Meta(max_length=TARGETS_LIMIT)] = ()
