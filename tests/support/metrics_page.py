@@ -95,7 +95,7 @@ def _server_rows() -> list[MetricRow]:
         ids=ids,
     )
     create_app(ApiDeps(store=store, clock=clock, ids=ids, tokens=Tokens([]), metrics=role.metrics, version=""))
-    tokens = SimpleNamespace(informer=SimpleNamespace(items=lambda: []))
+    tokens = SimpleNamespace(informer=SimpleNamespace(items=list))
     storage = [
         *storage_statistics._cluster_metrics({}),
         *storage_statistics._daemon_metrics({}),
