@@ -138,6 +138,7 @@ class Notifier:
         self._term = 0
         """The term of which ``_told`` is; 0: it is of none."""
         self._loading = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._told: dict[str, dict[str, Delivery]] = {}
         """Recorded faults → target → what it was told."""
         self._unwritten: set[str] = set()
@@ -264,7 +265,7 @@ class Notifier:
             if self._term != term:
                 try:
                     told = {one.name: one async for one in list_all(self._store, Notification)}
-                except OutliveError as error:
+                except (OutliveError, TimeoutError) as error:
                     _log.warning("notify.not_read", error=str(error))
                     return False
                 self._told = {name: {each.target: each for each in one.deliveries} for name, one in told.items()}
@@ -299,19 +300,21 @@ class Notifier:
                 del told[name]
 
     async def _write(self) -> None:
-        """Have the store say what was told; what it does not take is tried again at the next look."""
-        for name in sorted(self._unwritten):
-            deliveries = (
-                tuple(self._told[name][target] for target in sorted(self._told[name])) if name in self._told else ()
-            )
-            try:
-                await self._write_one(name, deliveries)
-            except OutliveError as error:
-                _log.warning("notify.not_recorded", fault=name, error=str(error))
-                return
-            kept = self._told.get(name, {})
-            if tuple(kept[target] for target in sorted(kept)) == deliveries:
+        """Have the store say what was told; what it does not take is tried again at the next look.
+
+        One write at a time: of two, the one that was begun earlier could come later.
+        """
+        async with self._writing:
+            for name in sorted(self._unwritten):
+                kept = self._told.get(name, {})
+                deliveries = tuple(kept[target] for target in sorted(kept))
                 self._unwritten.discard(name)
+                try:
+                    await self._write_one(name, deliveries)
+                except (OutliveError, TimeoutError) as error:
+                    self._unwritten.add(name)
+                    _log.warning("notify.not_recorded", fault=name, error=str(error))
+                    return
 
     async def _write_one(self, name: str, deliveries: tuple[Delivery, ...]) -> None:
         if not deliveries:

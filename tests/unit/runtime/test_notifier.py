@@ -62,8 +62,13 @@ class DeafStore(MemoryStore):
     """A store that takes no record of what was told while ``deaf``."""
 
     deaf = False
+    slow_s = 0.0
+    """How long the first record of what was told takes."""
 
     async def create(self, obj: Resource) -> Resource:  # type: ignore[override]
+        if isinstance(obj, Notification):
+            slow_s, self.slow_s = self.slow_s, 0.0
+            await asyncio.sleep(slow_s)
         if self.deaf and isinstance(obj, Notification):
             raise Unavailable("the disk is full", remedy="")
         return await super().create(obj)
@@ -220,6 +225,22 @@ def test_a_process_that_does_not_lead_tells_only_what_is_wrong_with_itself() -> 
             assert site.oncall.events[1:] == ["resolved store-not-writable.default"]
             assert await site.recorded() == {}
             assert site.pings == 0
+
+    run(story())
+
+
+def test_a_record_that_is_written_slowly_does_not_undo_a_later_one() -> None:
+    async def story() -> None:
+        site = Site()
+        site.other.fails = True
+        site.store.slow_s = 8.0
+        async with site.process():
+            await site.recorder.record([dead()])
+            await asyncio.sleep(1.0)
+            site.other.fails = False
+            await asyncio.sleep(30.0)
+            assert site.oncall.events == site.other.events == ["opened host-dead.kvm-1"]
+            assert await site.recorded() == {"host-dead.kvm-1": ["oncall", "other"]}
 
     run(story())
 
