@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from outlive.base.duration import format_duration
 from outlive.base.errors import NotFound
 from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access
@@ -50,19 +51,23 @@ async def status(access: Access, output: Output) -> None:
     """What is known, whether every VM is covered, who runs, and what is wrong."""
     async with access.open() as store:
         document = await _document(store, access.clock.now(), await _unrecorded(store))
+        document["backup"] = await _answer(store, "/backups") or {}
     document = {"source": access.source, **document}
     output.show(document, lambda: _lines(document))
 
 
 async def _unrecorded(store: Store) -> list[Fault]:
     """Faults of the server that its store cannot hold, such as a full disk."""
-    question = getattr(store, "question", None)
-    if question is None:
-        return []
+    return [convert(Fault, one) for one in await _answer(store, "/faults") or ()]
+
+
+async def _answer(store: Store, question: str) -> Any:
+    """What the server says; ``None`` without one, and from one that does not know the question."""
+    ask = getattr(store, "question", None)
     try:
-        return [convert(Fault, one) for one in await question("/faults")]
+        return await ask(question) if ask is not None else None
     except NotFound:
-        return []
+        return None
 
 
 async def _document(store: Store, now: float, unrecorded: list[Fault]) -> dict[str, Any]:
@@ -209,6 +214,17 @@ def _vms(document: dict[str, Any]) -> str:
     return f"{known}, {document['protected']} protected, {document['covered']} covered"
 
 
+def _backup(found: dict[str, Any]) -> str:
+    """The newest backup that the server made, and its age; empty where it makes none."""
+    if not found:
+        return ""
+    newest, failure = found["newest"], f"; the last try failed: {found['failure']}" if found["failure"] else ""
+    if newest is None:
+        return f"none in {found['directory']} yet{failure}"
+    keys = "with" if newest["keys"] else "without"
+    return f"{newest['name']}, {format_duration(newest['ageS'] // 60 * 60)} old, {keys} keys{failure}"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
@@ -238,6 +254,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         *((f"  held: {reason}", _count(count)) for reason, count in document["held"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
+        ("backup", _backup(document["backup"])),
         *storage,
         *leaders,
     ]

@@ -20,6 +20,7 @@ from outlive.inventory.settings import OpenStackSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.audit import AuditSettings
+from outlive.runtime.backups import BackupSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.units import Duration
 
@@ -73,6 +74,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "metrics": MetricsSettings,
     "log": LogSettings,
     "audit": AuditSettings,
+    "backup": BackupSettings,
 }
 """Sections of ``outlive.yaml`` that every role reads."""
 
@@ -87,6 +89,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
+    backup: BackupSettings = BackupSettings()
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -116,6 +119,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         metrics=sections["metrics"],
         log=sections["log"],
         audit=sections["audit"],
+        backup=sections["backup"],
     )
 
 

@@ -89,6 +89,8 @@ class FaultCode(enum.StrEnum):
     TOKEN_ENDS = "token-ends"  # noqa: S105 - a code
     TOKENS_FILE = "tokens-file-old"
     AUTHORITY_ENDS = "authority-ends"
+    BACKUP_FAILED = "backup-failed"
+    BACKUP_OLD = "backup-old"
 
     @property
     def delta(self) -> int:
@@ -416,6 +418,16 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "the server's own authority ends on {end}, and no host believes the server after that",
         "replace it: outlive tls rotate",
+    ),
+    FaultCode.BACKUP_FAILED: FaultEntry(
+        10,
+        "no backup could be made in {place}: {why}",
+        "mend that, or name another directory in backup.directory; until then: outlive backup FILE",
+    ),
+    FaultCode.BACKUP_OLD: FaultEntry(
+        10,
+        "the newest backup in {place} is {what}: what changed since would be lost with the disk",
+        "see backup-failed, or the log of outlive up; make one now: outlive backup FILE",
     ),
 }
 """The one table."""
