@@ -37,6 +37,7 @@ PARTS = (
     "api",
     "liquid",
     "startup",
+    "backup",
     "fencing",
     "simulation",
     "daemon",

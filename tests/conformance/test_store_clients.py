@@ -26,7 +26,7 @@ from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
 from outlive.store.proxy import StoreProxy
 from outlive.store.sqlite import SqliteStore
-from outlive.store.sqlite.restore import restore
+from outlive.store.sqlite.restore import copy_of, restore
 
 T = TypeVar("T")
 REF = ObjectRef(kind="VirtualMachine", name="vm-1")
@@ -274,7 +274,7 @@ class _File:
             (self._copy / one.name).write_bytes(one.read_bytes())
 
     async def restore(self) -> str:
-        return (await restore(self._copy, self._live, clock=SystemClock(), ids=SystemIds())).incarnation
+        return (await restore(copy_of(self._copy), self._live, clock=SystemClock(), ids=SystemIds())).incarnation
 
 
 @asynccontextmanager

@@ -537,7 +537,8 @@ def test_a_copy_of_the_state_is_restored_by_a_command_and_never_under_a_server(s
     outlive("delete", "vm", "v00", "--state-dir", state)
     with up(state):
         assert outlive("restore", copy, "--state-dir", state).code == 5
-    done = outlive("restore", copy, "--state-dir", state)
+    assert spawned("restore", copy, "--state-dir", state).code == 2, "it asks"
+    done = outlive("restore", copy, "--state-dir", state, "--yes")
     assert done.code == 0, done.err
     assert outlive("get", "vm", "v00", "--state-dir", state).code == 0
     cluster = read(outlive("get", "cluster", "default", "--state-dir", state, "-o", "json"))

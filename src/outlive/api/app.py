@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -76,6 +76,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
 from outlive.store.tls import (
     AUTHORITY_PATH,
+    BACKUP_PATH,
     JOIN_PATH,
     KEY_PATH,
     RENEWAL_PATH,
@@ -95,6 +96,7 @@ SCHEMA_PAGE: Final = "schema.html"
 EXTERNAL_PATH: Final = "/scheduler/nova/external"
 EXPLAIN_PATH: Final = "/scheduler/nova/explain"
 OPENAPI_GROUP: Final = f"apis/{API_VERSION}"
+FILE_PART_BYTES: Final = 64 * 1024
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _log = get_logger("api")
 
@@ -129,6 +131,8 @@ class ApiDeps:
     """What opens the cluster's secrets, for coordinators."""
     opened: Callable[[Secret], str] | None = None
     """The value of a secret."""
+    backup: Callable[[], Awaitable[IO[bytes]]] | None = None
+    """Makes a backup: a file that goes once it is closed."""
     audit: AuditLog | None = None
     """Where it is written down who did what; absent: nowhere."""
     audit_routine: bool = False
@@ -386,10 +390,17 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         _log.info("screen_password.given", host=identity.host, vm=vm.name, secret=secret.name)
         return answer
 
+    async def backup(_request: Request, identity: Identity) -> Response:
+        assert deps.backup is not None
+        stream = await deps.backup()
+        _log.info("backup.given", name=identity.name)
+        return StreamedResponse(_file_parts(stream, turns), media_type="application/x-tar")
+
     joins = "Exchange a join token for the token of a host"
     shows = "What is known of the token, and whether its host is to renew it"
     renews = "Take the digest of the next secret of a host's token"
     replaces = "Replace the server's own authority, in two steps"
+    backs_up = "A backup of the server: its keys only as its settings encrypt them"
     opens = "What opens the cluster's secrets, for coordinators"
     screens = "The password of a VM's screens, for the host that is to run it"
     trusts = "The server's own authority, whose fingerprint clients compare"
@@ -412,10 +423,19 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
             if deps.rotate_authority
             else []
         ),
+        *([Endpoint(BACKUP_PATH, backup, Access.BACKUP, backs_up, "operation")] if deps.backup else []),
         *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
         *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, screens, "operation")] if deps.opened else []),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
     ]
+
+
+async def _file_parts(stream: IO[bytes], turns: Turns) -> AsyncIterator[bytes]:
+    """A file in parts; it is closed at the end, or when the client leaves."""
+    with stream:
+        while part := stream.read(FILE_PART_BYTES):
+            yield part
+            await turns.wait()
 
 
 def _scheduler(placement: PlacementService | None) -> list[Endpoint]:

@@ -76,6 +76,7 @@ class Access(enum.StrEnum):
     JOIN = "join"
     RENEW = "renew itself"
     TLS = "replace the authority of the server"
+    BACKUP = "take a backup"
     OPERATE = "have the server do something"
     CLUSTER_KEY = "have the key of the cluster's secrets"
     SCREEN = "have the passwords of the screens of its own VMs"
@@ -95,11 +96,13 @@ _SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
 
 _OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
 """What is handed to hosts, which have to use it, and to nobody else."""
+_OF_ADMINS: Final = frozenset({Access.TLS, Access.BACKUP})
+"""What only an administrator may."""
 _READER: Final = frozenset({Access.OPEN, Access.READ, Access.SURVEY, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
 _HOST: Final = frozenset({Access.OPEN, Access.READ, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
     Role.ADMIN: frozenset(Access) - _OF_HOSTS - {Access.JOIN, Access.RENEW},
-    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - {Access.JOIN, Access.RENEW, Access.TLS},
+    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - _OF_ADMINS - {Access.JOIN, Access.RENEW},
     Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},

@@ -1,4 +1,4 @@
-"""Resources as they are: ``get``, ``describe``, ``apply``, ``delete``, ``dump``, ``restore``, ``crds``.
+"""Resources as they are: ``get``, ``describe``, ``apply``, ``delete``, ``dump``, ``crds``.
 
 ``apply`` checks all documents of all files before the first write, also beside each other and beside what is there. A
 document says what a user wants: its spec replaces the spec, its labels and annotations are added to those that are
@@ -22,9 +22,8 @@ import typer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
-from outlive.base.phrases import listing
 from outlive.cli.access import Access, all_objects
-from outlive.cli.arguments import Yes, completing, host_names, names_from_server
+from outlive.cli.arguments import names_from_server
 from outlive.cli.output import Form, Output, object_tables, progress, table, write, yaml_text
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
@@ -369,7 +368,10 @@ async def _delete(store: Store, item: Resource, *, force: bool) -> None:
 
 
 async def dump(access: Access) -> None:
-    """Write the whole state to standard output, as one file for --state, which only its owner may read."""
+    """Write the objects of a cluster to standard output, as one file for --state, which only its owner may read.
+
+    This is no backup: its first line names the kinds that it leaves out, secrets and tokens among them.
+    """
     from outlive.cli.liveness import read_sight
     from outlive.resources.state import State, encode_state
 
@@ -383,52 +385,6 @@ async def dump(access: Access) -> None:
             os.fchmod(sys.stdout.fileno(), 0o600)
     sys.stdout.buffer.write(raw)
     sys.stdout.buffer.flush()
-
-
-async def restore(
-    access: Access,
-    backup: Annotated[
-        Path | None,
-        typer.Argument(metavar="[BACKUP]", help="A copy of store.db, or of the state directory that has it."),
-    ] = None,
-    lost: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--confirm",
-            metavar="HOST,…",
-            help="Afterwards, instead: these hosts, for which the cluster waits, are lost and run nothing.",
-            autocompletion=completing("hypervisors"),
-        ),
-    ] = None,
-    yes: Yes = False,
-) -> None:
-    """Put a copy of the store back into the state directory. No server may run there; the cluster is paused.
-
-    With --confirm, once the server runs: end the pause although these hosts have not registered what they run.
-    """
-    if (backup is None) is (lost is None):
-        raise Usage("restore what?", place="BACKUP", remedy="name a backup; or, afterwards, lost hosts by --confirm")
-    if lost is not None:
-        await _confirm_lost(access, host_names(lost), yes)
-        return
-    from outlive.base.ids import SystemIds
-    from outlive.store.sqlite.restore import restore as put_back
-
-    assert backup is not None, "it is named where no host is"
-    done = await put_back(backup, access.directory, clock=access.clock, ids=SystemIds())
-    kept = f"; the store that was there is {done.replaced}" if done.replaced is not None else ""
-    write(f"{done.objects} objects restored as store {done.incarnation}{kept}\n")
-    write("The cluster is paused until every host has registered what it runs: outlive get cluster default\n")
-
-
-async def _confirm_lost(access: Access, hosts: list[str], yes: bool) -> None:
-    """End the pause of a restored cluster (``spec.confirmedIncarnation``), once somebody says what that asserts."""
-    from outlive.cli.operator import ask
-    from outlive.node.interventions import confirm_lost
-
-    async with access.open(write=True) as store:
-        ask(f"If {listing(hosts)} still run VMs, these will be corrupted. Are they off, by your own eyes?", yes)
-        write(f"{await confirm_lost(store, access.clock, hosts)}\n")
 
 
 def crds(

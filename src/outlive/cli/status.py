@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from outlive.base.clock import as_instant
+from outlive.base.duration import format_duration
 from outlive.base.errors import ExitCode, NotFound
 from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access
@@ -64,6 +65,7 @@ async def status(access: Access, output: Output) -> ExitCode:
     async with access.open() as store:
         life = await read_liveness(store, access)
         document = await _document(store, life, await _unrecorded(store))
+        document["backup"] = await _answer(store, "/backups") or {}
     away = access.no_server
     written = life.sight.written or (access.store_written() if away else None)
     document = {"noServer": away, "written": written, "source": access.source, **document}
@@ -77,13 +79,16 @@ async def status(access: Access, output: Output) -> ExitCode:
 
 async def _unrecorded(store: Store) -> list[Fault]:
     """Faults of the server that its store cannot hold, such as a full disk."""
-    question = getattr(store, "question", None)
-    if question is None:
-        return []
+    return [convert(Fault, one) for one in await _answer(store, "/faults") or ()]
+
+
+async def _answer(store: Store, question: str) -> Any:
+    """What the server says; ``None`` without one, and from one that does not know the question."""
+    ask = getattr(store, "question", None)
     try:
-        return [convert(Fault, one) for one in await question("/faults")]
+        return await ask(question) if ask is not None else None
     except NotFound:
-        return []
+        return None
 
 
 async def _document(store: Store, life: ClusterLiveness, unrecorded: list[Fault]) -> dict[str, Any]:
@@ -298,6 +303,17 @@ def _health(document: dict[str, Any]) -> str:
     return f"{document['health']} of 100{f' ({issues})' if issues else ''}"
 
 
+def _backup(found: dict[str, Any]) -> str:
+    """The newest backup that the server made, and its age; empty where it makes none."""
+    if not found:
+        return ""
+    newest, failure = found["newest"], f"; the last try failed: {found['failure']}" if found["failure"] else ""
+    if newest is None:
+        return f"none in {found['directory']} yet{failure}"
+    keys = "with" if newest["keys"] else "without"
+    return f"{newest['name']}, {format_duration(newest['ageS'] // 60 * 60)} old, {keys} keys{failure}"
+
+
 def _lines(document: dict[str, Any]) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
@@ -332,6 +348,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         *((f"  waiting: {reason}", _count(count)) for reason, count in document["waiting"].items()),
         ("slots", f"{document['slots']}"),
         ("full protection", document["fullProtection"]),
+        ("backup", _backup(document["backup"])),
         *storage,
         *leaders,
     ]

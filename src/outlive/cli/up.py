@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from outlive.api.config import ApiSettings
     from outlive.api.tls import ServerTls
     from outlive.base.clock import Clock, Instant
+    from outlive.drivers.backup_files import BackupSource
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.placement.vms import VMSource
@@ -83,6 +84,7 @@ async def up(
 ) -> ExitCode | None:
     """Run everything on this machine: store, controllers, HTTP API. Prints coverage and address when ready."""
     from outlive.base.logging import configure_logging
+    from outlive.cli.backup import settings_lock
     from outlive.roles.settings import role_settings
 
     if listen is not None:
@@ -90,11 +92,13 @@ async def up(
     directory = state_dir if state_dir is not None else default_state_dir()
     if example:
         _write_example_settings(config, directory)
+    check_store_there(directory)
     flags = {"api.listen": listen, "api.insecure": True if insecure else None}
     sections = load(config_file(config, directory), flags)
     settings = role_settings(sections)
+    settings_lock(settings.backup, directory)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
-    return await _up(directory, sections, example=example)
+    return await _up(directory, sections, config_file(config, directory), example=example)
 
 
 def _write_example_settings(config: Path | None, directory: Path) -> None:
@@ -113,20 +117,19 @@ def _write_example_settings(config: Path | None, directory: Path) -> None:
     _say(f"capacity of all flavor groups is sold: see {directory / CONFIG_NAME}, and outlive commitments --help")
 
 
-async def _up(directory: Path, sections: Mapping[str, Any], *, example: bool) -> ExitCode | None:
+async def _up(directory: Path, sections: Mapping[str, Any], file: Path | None, *, example: bool) -> ExitCode | None:
     from outlive.base import garbage
     from outlive.roles.settings import role_settings
     from outlive.store.sqlite.store import SqliteStore
 
     garbage.spare()
     stopped = _signals()
-    check_store_there(directory)
     store = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
     try:
         sections = await with_remembered_slots(store, sections)
         await _prepare(store, sections, example=example)
         async with AsyncExitStack() as closing:
-            await _serve(store, directory, sections, role_settings(sections), closing, stopped)
+            await _serve(store, directory, sections, file, role_settings(sections), closing, stopped)
     finally:
         await store.close()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
@@ -170,6 +173,7 @@ async def _serve(
     store: SqliteStore,
     directory: Path,
     sections: Mapping[str, Any],
+    file: Path | None,
     settings: RoleSettings,
     closing: AsyncExitStack,
     stopped: asyncio.Future[int],
@@ -181,14 +185,17 @@ async def _serve(
     from outlive.api.lifetimes import ExpiryGauges, StateToken, TokenService, TokenUpkeep, certificate_end, file_faults
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
+    from outlive.cli.backup import backup_source, settings_lock
     from outlive.cli.secrets import ensure_key
     from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
+    from outlive.drivers.backup_files import BackupDownload, BackupFolder
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
     from outlive.resources import ObjectRef
     from outlive.resources.cluster import CLUSTER
     from outlive.resources.reasons.faults import FaultCode
     from outlive.roles.up import UpRole
     from outlive.runtime.audit import Refusals, TokenShares, audit_faults
+    from outlive.runtime.backups import BackupKeeper
     from outlive.runtime.faults import ActiveFault
     from outlive.runtime.tasks import OrderedTaskGroup
     from outlive.store.naming import NAMES_PATH
@@ -249,7 +256,7 @@ async def _serve(
     listed_faults = file_faults(Path(api.tokens_file), listed)
 
     def find_server_faults(now: Instant) -> list[ActiveFault]:
-        found = list(listed_faults(now)) if listed else []
+        found = [*(listed_faults(now) if listed else []), *backups.faults(now)]
         if tls is not None and (end := tls.near_end()):
             subject = ObjectRef(kind="Cluster", name=CLUSTER)
             found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
@@ -262,6 +269,19 @@ async def _serve(
         return certificate_end(Path(api.tls_certificate)) if own is None else own.ends()
 
     role.metrics.register_collector(ExpiryGauges(stored, find_ends).collect)
+
+    def source() -> BackupSource:
+        return backup_source(directory, file, settings_lock(settings.backup, directory))
+
+    folder = directory / settings.backup.directory
+    backups = BackupKeeper(
+        BackupFolder(folder, source, clock, asyncio.to_thread), settings.backup, clock, place=str(folder)
+    )
+    role.metrics.register_collector(backups.collect)
+
+    async def newest_backup(_query: Mapping[str, str]) -> dict[str, Any]:
+        return backups.describe(clock.now())
+
     upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
     service = TokenService(store, stored, clock=clock)
     deps = ApiDeps(
@@ -275,6 +295,7 @@ async def _serve(
         rotate_authority=AuthorityRotation(store, tls, clock).rotate if tls is not None else None,
         cluster_key=cluster_key,
         opened=unseal,
+        backup=BackupDownload(source, clock, asyncio.to_thread).open,
         metrics=role.metrics,
         version=__version__,
         settings=api,
@@ -297,6 +318,7 @@ async def _serve(
             "/commitments/overview": role.overview,
             SETTINGS_PATH: planning_settings,
             NAMES_PATH: role.names,
+            "/backups": newest_backup,
         },
         commands={
             "/commitments/consistency/repair": role.repair_commitments,
@@ -323,6 +345,7 @@ async def _serve(
         running = group.create_task(role.run(), name="role")
         beside = [group.create_task(own.run(), name="tls")] if own is not None else []
         beside.append(group.create_task(upkeep.run(), name="tokens"))
+        beside.append(group.create_task(backups.run(), name="backups"))
         reporting = group.create_task(_report(store, role, server.url, directory), name="report")
         until: list[asyncio.Future[Any]] = [stopped, running]
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)

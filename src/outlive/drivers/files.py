@@ -65,7 +65,7 @@ def check_output(path: Path | None) -> None:
         return
     if "\0" in str(path):
         raise BadInput("is no path", place=str(path), remedy=_REMEDY)
-    with _writing(path):
+    with writing(path):
         folder, is_folder = path.parent, path.is_dir()
         found = folder.is_dir()
     if is_folder:
@@ -90,17 +90,17 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
     """
     check_output(path)
     if path.exists() and not path.is_file():
-        with _writing(path), path.open("wb") as stream:
+        with writing(path), path.open("wb") as stream:
             yield stream
         return
     target = path.resolve() if path.is_symlink() else path
     if target is not path:
         check_output(target)
-    with _writing(path):
+    with writing(path):
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=target.parent)
     temporary = Path(name)
     try:
-        with _writing(path):
+        with writing(path):
             with os.fdopen(handle, "wb") as stream:
                 yield stream
             temporary.chmod(_mode(target))
@@ -119,7 +119,7 @@ def _mode(target: Path) -> int:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """What the system refuses becomes an error with the path: exit code 6 for a full disk, else 3."""
     try:
         yield
@@ -131,5 +131,5 @@ def _writing(path: Path) -> Iterator[None]:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, that only its owner may read (``write_whole``)."""
-    with _writing(path):
+    with writing(path):
         write_whole(path, content)

@@ -1,10 +1,9 @@
 """A whole cluster in one file: what ``outlive dump`` writes and ``--state`` reads.
 
-Any answer can be reproduced from it, offline (docs/reference/cli.md#state-files). It holds every object except
-elections, events and logs, also of consoles, which say nothing about the cluster itself, and secrets, in the order of
-kind and name. It is taken object by object: complete, but no snapshot of one instant. The digest names the *facts* of a
-state: it ignores versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same
-digest.
+Any answer can be reproduced from it, offline (docs/reference/cli.md#state-files). It is no backup: it holds no object
+of ``NOT_DUMPED``, and its first line says so. Objects are in the order of kind and name. It is taken object by object:
+complete but for these kinds, and no snapshot of one instant. The digest names the *facts* of a state: it ignores
+versions, uids, times and what is merely derived, so that the same cluster dumped twice has the same digest.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from outlive.resources.memberships import RenewalSight
 
 STATE_VERSION: Final = 1
 NOT_DUMPED: Final[tuple[type[Resource], ...]] = (Console, Election, Event, HostLog, Secret, Token)
-"""Kinds that a state file leaves out."""
+"""Kinds that a state file leaves out: what says nothing about the cluster itself, and what opens it."""
 NOT_DIGESTED: Final[tuple[type[Resource], ...]] = (
     Console,
     Coverage,
@@ -72,6 +71,9 @@ _NOT_DIGESTED_FACTS: Final = frozenset(map(facts_type, NOT_DIGESTED))
 _AnyKind: TypeAlias = Union[DUMPED]  # type: ignore[valid-type]  # noqa: UP007
 
 
+_LEFT_OUT: Final = tuple(kind.kind() for kind in NOT_DUMPED)
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A cluster at about one time."""
 
@@ -86,6 +88,8 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     api_version: str = API_VERSION
     kind: Literal["State"] = "State"
     version: int = STATE_VERSION
+    leaves_out: tuple[str, ...] = ()
+    """Kinds, for people."""
     taken_at: datetime
     sight: RenewalSight | None = None
 
@@ -104,7 +108,7 @@ class _WholeFacts(_Head, frozen=True, kw_only=True):
 
 def encode_state(state: State) -> bytes:
     """The state file: JSON, one object a line."""
-    head = encode(_Wire(version=state.version, taken_at=state.taken_at, sight=state.sight))
+    head = encode(_Wire(version=state.version, leaves_out=_LEFT_OUT, taken_at=state.taken_at, sight=state.sight))
     head = head.removesuffix(b"[]}")
     body = b",\n".join(encode(item) for item in sorted(state.objects, key=_order))
     return head + b"[\n" + body + b"\n]}\n" if body else head + b"[]}\n"

@@ -20,6 +20,7 @@ from outlive.inventory.settings import OpenStackSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.audit import AuditSettings
+from outlive.runtime.backups import BackupSettings
 from outlive.runtime.election import ROUNDS_LEAST
 from outlive.runtime.notifications import NotifySettings
 from outlive.runtime.units import Duration
@@ -75,6 +76,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "log": LogSettings,
     "audit": AuditSettings,
     "notify": NotifySettings,
+    "backup": BackupSettings,
 }
 """Sections of ``outlive.yaml`` that every role reads."""
 
@@ -90,6 +92,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     audit: AuditSettings = AuditSettings()
     notify: NotifySettings = NotifySettings()
+    backup: BackupSettings = BackupSettings()
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -120,6 +123,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         log=sections["log"],
         audit=sections["audit"],
         notify=sections["notify"],
+        backup=sections["backup"],
     )
 
 

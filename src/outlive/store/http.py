@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, Generic, cast
 from urllib.parse import quote
 
@@ -59,6 +59,8 @@ WATCH_PARAMETERS: Final[Mapping[str, str]] = {
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _log = get_logger("store.http")
+DOWNLOAD_SILENCE_S = 120.0
+"""How long a server may prepare a long answer, or fall silent in it."""
 
 
 class HttpStore:
@@ -183,6 +185,24 @@ class HttpStore:
     async def command(self, path: str, body: Any) -> Any:
         """Have the server do something at a path that is no resource; ``NotFound`` where it knows none."""
         return decoded(Any, await self._call("POST", path, body=msgspec.json.encode(body), base=self._server))
+
+    async def download(self, path: str, sink: Callable[[bytes], object]) -> None:
+        """Have ``sink`` take the body of an answer part by part, however long it is; errors as for other calls."""
+        limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=DOWNLOAD_SILENCE_S)
+        try:
+            async with self._connected().get(
+                self._url(path, None, self._server),
+                headers=self._headers(),
+                allow_redirects=False,
+                ssl=self._trust_setting(),
+                timeout=limits,
+            ) as answer:
+                if not 200 <= answer.status < 300:
+                    raise refusal(answer.status, await read_answer(answer), writing=False)
+                async for part in answer.content.iter_any():
+                    sink(part)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise lost(error, self._base, writing=False) from error
 
     def use_token(self, token: str, former: str = "") -> None:
         """Send this token from now on, and what was the token before it where a server does not know it."""

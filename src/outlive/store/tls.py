@@ -36,6 +36,8 @@ RENEWAL_PATH: Final = "/token/renew"
 """Where a host renews its token."""
 ROTATION_PATH: Final = "/tls/rotate"
 """Where an administrator replaces the server's own authority."""
+BACKUP_PATH: Final = "/backup"
+"""Where an administrator gets a backup of the server."""
 AUTHORITIES: Final = 2
 """A server's own authorities at the same time: the present one, and the one that is to follow it."""
 AUTHORITY_BYTES: Final = 16 * 1024

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, Conflict, InUse, NotFound
 from outlive.base.ids import SystemIds
 from outlive.resources import Cluster, Hypervisor, ObjectMeta
-from outlive.store.sqlite.restore import Restored, restore
+from outlive.store.sqlite.exchange import RECORD_FILE, finish_interrupted
+from outlive.store.sqlite.restore import Restored, copy_of, restore
 from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore
 
 
@@ -39,7 +42,7 @@ def left_over(directory: Path) -> list[Path]:
 
 
 async def put_back(backup: Path, directory: Path) -> Restored:
-    return await restore(backup, directory, clock=SystemClock(), ids=SystemIds())
+    return await restore(copy_of(backup), directory, clock=SystemClock(), ids=SystemIds())
 
 
 @pytest.fixture
@@ -92,9 +95,8 @@ async def test_what_was_read_in_the_replaced_store_writes_nothing_in_the_restore
 
 @real
 async def test_the_replaced_store_is_kept_and_can_be_put_back(state: Path) -> None:
-    replaced = (await put_back(state.parent / "backup" / DATABASE_FILE, state)).replaced
-    assert replaced is not None
-    await put_back(replaced, state)
+    (replaced,) = (await put_back(state.parent / "backup" / DATABASE_FILE, state)).kept
+    await put_back(state / replaced, state)
     store = await opened(state)
     assert [host.name for host in (await store.list(Hypervisor)).items] == ["h1", "h2"]
     await store.close()
@@ -105,7 +107,7 @@ async def test_a_backup_without_a_cluster_is_paused_too(tmp_path: Path) -> None:
     store = await opened(tmp_path / "backup")
     await store.close()
     done = await put_back(tmp_path / "backup", tmp_path / "state")
-    assert done.replaced is None
+    assert done.kept == ()
     store = await opened(tmp_path / "state")
     assert (await store.get(Cluster, "default")).paused
     await store.close()
@@ -142,3 +144,72 @@ async def test_a_copy_with_a_damaged_object_is_refused(state: Path) -> None:
         connection.execute("UPDATE objects SET crc = 1 WHERE key = 'h1'")
     with pytest.raises(BadInput, match="wrong checksum"):
         await put_back(copy, state)
+
+
+CHANGES = ("os.rename", "os.remove")
+"""What a restore does to a directory, each of which the machine may not live to see."""
+LATEST = 40
+
+
+def killed_before(change: int, work: Callable[[], object]) -> bool:
+    """Run the work in a process that is killed right before its ``change``-th renaming or removal; whether it was."""
+    child = os.fork()
+    if child == 0:
+        left = change
+
+        def count(event: str, _arguments: object) -> None:
+            nonlocal left
+            if event in CHANGES:
+                left -= 1
+                if left < 0:
+                    os._exit(9)
+
+        sys.addaudithook(count)
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_crash_between_any_two_steps_leaves_the_old_files_or_the_new_ones(state: Path) -> None:
+    old, new = {"cluster-key": "old", "ca.key": "old", "ca-next.key": "old"}, {"cluster-key": "new", "ca.key": "new"}
+    for name in old:
+        (state / name).write_text("old")
+
+    def unpack(folder: Path) -> None:
+        copy_of(state.parent / "backup")(folder)
+        for name in new:
+            (folder / name).write_text("new")
+
+    async def put_all_back(directory: Path) -> Restored:
+        return await restore(unpack, directory, clock=SystemClock(), ids=SystemIds(), leaves=old)
+
+    found = []
+    for change in range(LATEST):
+        directory = state.parent / f"try-{change}"
+        shutil.copytree(state, directory)
+        killed = killed_before(change, lambda directory=directory: run_real(put_all_back(directory)))
+        finish_interrupted(directory)
+        hosts = run_real(_hosts(directory))
+        keys = {name: (directory / name).read_text() for name in old if (directory / name).exists()}
+        assert (hosts, keys) in ((["h1", "h2"], old), (["h1"], new)), change
+        assert not (directory / RECORD_FILE).exists()
+        found.append(hosts)
+        if not killed:
+            break
+    assert not killed
+    assert found == sorted(found, reverse=True), "once the new ones count they go on doing so"
+    assert found.count(["h1"]) > 5
+
+
+async def _hosts(directory: Path) -> list[str]:
+    store = await opened(directory)
+    names = [host.name for host in (await store.list(Hypervisor)).items]
+    await store.close()
+    return names
+
+
+@real
+async def test_two_restores_within_a_second_keep_both_stores(state: Path) -> None:
+    kept = [(await put_back(state.parent / "backup", state)).kept for _ in range(3)]
+    assert len(set(kept)) == 3
+    assert all((state / name).exists() for (name,) in kept)

@@ -101,6 +101,8 @@ class FaultCode(enum.StrEnum):
     TOKENS_FILE = "tokens-file-old"
     AUTHORITY_ENDS = "authority-ends"
     NOTIFY_FAILING = "notify-failing"
+    BACKUP_FAILED = "backup-failed"
+    BACKUP_OLD = "backup-old"
 
     @property
     def delta(self) -> int:
@@ -504,6 +506,18 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{subject} was told of nothing in {tries} tries: {why}",
         "see section notify of outlive.yaml and what it names, then: outlive notify test {subject}",
+    ),
+    FaultCode.BACKUP_FAILED: FaultEntry(
+        Severity.WARNING,
+        10,
+        "no backup could be made in {place}: {why}",
+        "mend that, or name another directory in backup.directory; until then: outlive backup FILE",
+    ),
+    FaultCode.BACKUP_OLD: FaultEntry(
+        Severity.WARNING,
+        10,
+        "the newest backup in {place} is {what}: what changed since would be lost with the disk",
+        "see backup-failed, or the log of outlive up; make one now: outlive backup FILE",
     ),
 }
 """The one table."""

@@ -255,13 +255,7 @@ class Database:
     def _probe(self) -> bool:
         """Look at an existing file without leaving a trace; false if nothing was ever written to it."""
         log = self.path.with_name(self.path.name + "-wal")
-        mode = "mode=ro" if log.exists() and log.stat().st_size > 0 else "mode=ro&immutable=1"
-        with (
-            self._explained(),
-            contextlib.closing(
-                sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", uri=True, isolation_level=None)
-            ) as connection,
-        ):
+        with read_only(self.path, immutable=not (log.exists() and log.stat().st_size > 0)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if application != APPLICATION_ID and tables:
@@ -335,18 +329,34 @@ class Database:
             return False
         return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _REFUSALS
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """SQLite's errors, as ours."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise InUse(f"{self.path} is locked by another program", remedy="close it, then try again") from None
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise damaged(self.path, str(error)) from None
-            raise Unavailable(f"{self.path}: {error}", remedy="free space on the disk, or repair it") from None
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return explained(self.path)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's errors about a file, as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise InUse(f"{path} is locked by another program", remedy="close it, then try again") from None
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise damaged(path, str(error)) from None
+        raise Unavailable(f"{path}: {error}", remedy="free space on the disk, or repair it") from None
+
+
+@contextlib.contextmanager
+def read_only(path: Path, *, immutable: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that changes nothing; ``immutable``: nobody else does either, and no file is made beside it."""
+    mode = "mode=ro&immutable=1" if immutable else "mode=ro"
+    name = f"{path.absolute().as_uri()}?{mode}"
+    with (
+        explained(path),
+        contextlib.closing(sqlite3.connect(name, timeout=BUSY_S, uri=True, isolation_level=None)) as connection,
+    ):
+        yield connection
 
 
 _REFUSALS = frozenset(
@@ -367,7 +377,7 @@ def damaged(path: Path, how: str) -> BadInput:
     """The error for a file that cannot be trusted."""
     return BadInput(
         f"{path} is damaged: {how}",
-        remedy="move it away and restore the last dump with outlive apply, or start with an empty directory",
+        remedy="stop outlive up and put the last backup back: outlive restore FILE",
     )
 
 
