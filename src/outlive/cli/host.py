@@ -15,8 +15,8 @@ from outlive.cli import operator
 from outlive.cli.access import Access
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
-from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
+from outlive.cli.questions import ask
 from outlive.cli.status import member_state
 from outlive.cli.values import words
 from outlive.node.fencing.policy import DAEMON_CONDITION
