@@ -30,6 +30,25 @@ def help_seconds() -> float:
     return median_seconds(run, runs=7)
 
 
+def get_seconds(directory: Path) -> float:
+    """One ``outlive get vms`` of the 600 VMs of a running server, from the start of the process to its end."""
+    command = [*_COMMAND, "up", "--example", "--listen", "127.0.0.1:0", "--state-dir", str(directory)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_environment())
+
+    def run() -> None:
+        get = [*_COMMAND, "get", "vms", "--state-dir", str(directory)]
+        subprocess.run(get, check=True, stdout=subprocess.DEVNULL, env=_environment())
+
+    try:
+        assert server.stdout is not None
+        if not any("by" in line and "ready on" in line for line in server.stdout):
+            raise RuntimeError("outlive up ended before every VM was looked at")
+        return median_seconds(run, runs=7)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.communicate(timeout=30)
+
+
 def up_seconds(directory: Path) -> float:
     """From the start of the process until it says that it is ready."""
     started = time.perf_counter()
@@ -58,7 +77,10 @@ def measure() -> list[Figure]:
         if number:
             first.append(times[0])
             later.append(times[1])
+    with tempfile.TemporaryDirectory() as folder:
+        got = get_seconds(Path(folder))
     return [
+        Figure("outlive get vms, 600 VMs, from a running server", got, "s", 0.25),
         Figure("outlive up ready, example inventory, first start (with import)", sorted(first)[RUNS // 2], "s", 2.0),
         Figure("outlive up ready, example inventory, later start", sorted(later)[RUNS // 2], "s", 2.0),
         Figure("outlive --help", help_seconds(), "s", 0.3),

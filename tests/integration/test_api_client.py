@@ -20,6 +20,7 @@ from outlive.resources import Flavor, FlavorSpec, ObjectMeta, ObjectRef, Virtual
 from outlive.runtime.units import Size
 from outlive.store import Reset, Synced, Upsert
 from outlive.store.http import HttpStore
+from outlive.store.http_calls import BriefCalls
 
 ANSWER = b"HTTP/1.1 %d X\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s"
 MADE = VirtualMachine(metadata=ObjectMeta(name="a", uid="u", resource_version="1"))
@@ -30,8 +31,20 @@ def answer(status: int, body: bytes, kind: bytes = b"application/json") -> bytes
     return ANSWER % (status, kind, len(body), body)
 
 
+def client(url: str, *, brief: bool) -> HttpStore:
+    """A client as a daemon's, or as that of a command, which is brief."""
+    calls = BriefCalls(url, SystemClock()) if brief else None
+    return HttpStore(url, "t", clock=SystemClock(), random=Random(1), silence_s=0.3, calls=calls)
+
+
+@pytest.fixture(params=[False, True], ids=["daemon", "command"])
+def brief(request: pytest.FixtureRequest) -> bool:
+    """Whether the client is that of a command."""
+    return bool(request.param)
+
+
 @asynccontextmanager
-async def peer(reply: Callable[[int], bytes]) -> AsyncIterator[tuple[HttpStore, list[bytes]]]:
+async def peer(reply: Callable[[int], bytes], *, brief: bool = False) -> AsyncIterator[tuple[HttpStore, list[bytes]]]:
     """A client of a server that answers its n-th request with these bytes, and with none hangs up."""
     heads: list[bytes] = []
 
@@ -53,7 +66,7 @@ async def peer(reply: Callable[[int], bytes]) -> AsyncIterator[tuple[HttpStore, 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    store = HttpStore(f"http://127.0.0.1:{port}", "t", clock=SystemClock(), random=Random(1), silence_s=0.3)
+    store = client(f"http://127.0.0.1:{port}", brief=brief)
     try:
         yield store, heads
     finally:
@@ -71,10 +84,10 @@ WRITES: dict[str, Callable[[HttpStore], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_whose_answer_is_lost_is_unknown_and_never_sent_twice(write: str) -> None:
+def test_a_write_whose_answer_is_lost_is_unknown_and_never_sent_twice(write: str, brief: bool) -> None:
     async def claim() -> None:
         # The first call leaves a kept connection behind: on such a one the library would try again by itself.
-        async with peer(lambda n: answer(404, b"{}") if n == 1 else b"") as (store, heads):
+        async with peer(lambda n: answer(404, b"{}") if n == 1 else b"", brief=brief) as (store, heads):
             with pytest.raises(NotFound):
                 await store.get(VirtualMachine, "none")
             with pytest.raises(Unknown):
@@ -84,9 +97,9 @@ def test_a_write_whose_answer_is_lost_is_unknown_and_never_sent_twice(write: str
     run_real(claim())
 
 
-def test_a_read_whose_answer_is_lost_is_unavailable() -> None:
+def test_a_read_whose_answer_is_lost_is_unavailable(brief: bool) -> None:
     async def claim() -> None:
-        async with peer(lambda _: b"") as (store, _):
+        async with peer(lambda _: b"", brief=brief) as (store, _):
             with pytest.raises(Unavailable):
                 await store.get(VirtualMachine, "a")
             with pytest.raises(Unavailable):
@@ -96,12 +109,12 @@ def test_a_read_whose_answer_is_lost_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_refused_connection_means_that_nothing_was_applied(write: str) -> None:
+def test_a_refused_connection_means_that_nothing_was_applied(write: str, brief: bool) -> None:
     async def claim() -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             port = unused.getsockname()[1]
-        store = HttpStore(f"http://127.0.0.1:{port}", "t", clock=SystemClock(), random=Random(1))
+        store = client(f"http://127.0.0.1:{port}", brief=brief)
         with pytest.raises(Unavailable) as caught:
             await WRITES[write](store)  # type: ignore[misc]
         assert "outlive up" in caught.value.remedy
@@ -127,14 +140,71 @@ def test_a_refused_connection_means_that_nothing_was_applied(write: str) -> None
         (answer(302, b""), Unknown),
     ],
 )
-def test_every_answer_to_a_write_is_certain_or_unknown(said: bytes, expected: type[Exception]) -> None:
+def test_every_answer_to_a_write_is_certain_or_unknown(said: bytes, expected: type[Exception], brief: bool) -> None:
     async def claim() -> None:
-        async with peer(lambda n: said if n == 1 else b"") as (store, heads):
+        async with peer(lambda n: said if n == 1 else b"", brief=brief) as (store, heads):
             with pytest.raises(expected) as caught:
                 async with asyncio.timeout(5):
                     await store.replace(MADE)
             assert type(caught.value) is expected
             assert len(heads) == 1
+
+    run_real(claim())
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", b"{}"),
+        (b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{}", b"{}"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{}", None),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n", None),
+        (b"HTTP/1.1 200 OK\r\nconnection", None),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", None),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n" + b"x" * 30, None),
+    ],
+    ids=["chunked", "until-the-end", "short", "no-last-chunk", "half-a-head", "no-http", "too-large"],
+)
+def test_a_command_reads_a_whole_answer_or_none(said: bytes, expected: bytes | None) -> None:
+    async def claim() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(said)
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            calls = BriefCalls(url, SystemClock(), answer_bytes=29)
+            if expected is not None:
+                assert await calls.call("GET", url, {}, None, None) == (200, expected)
+            else:
+                with pytest.raises((Unavailable, LimitExceeded)):
+                    await calls.call("GET", url, {}, None, None)
+            await calls.close()
+
+    run_real(claim())
+
+
+def test_a_command_uses_one_connection_and_another_one_once_the_server_has_closed_it() -> None:
+    async def claim() -> None:
+        opened = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal opened
+            opened += 1
+            for _ in range(2):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(answer(200, b"{}"))
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            calls = BriefCalls(url, SystemClock())
+            for expected in (1, 1, 2):
+                assert (await calls.call("GET", url, {}, None, None))[0] == 200
+                assert opened == expected
+                await asyncio.sleep(0.05 * (expected - opened + 1))  # the end of the connection arrives
+            await calls.close()
 
     run_real(claim())
 

@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import aiohttp
 import msgspec
 import pytest
 from tests.support.api import GROUP, TOKENS, Api, api
+from tests.support.browser import browser
 from tests.support.loops import run_real
 
 from outlive.api.app import ApiDeps, create_app
@@ -472,7 +474,7 @@ def test_the_status_page_shows_the_coverage_in_a_browser(tmp_path: Path) -> None
                 await server.store.create(Coverage(metadata=ObjectMeta(name=f"vm-{number}"), status=status))
             text = await dumped(server, tmp_path, f"/#token={TOKENS[Role.VIEWER]}")
             assert "2 of 3 VMs that need slots do not have all of them: 1 has none." in text
-            assert "<td>1 of 2</td>" in text
+            assert ">1 of 2</td>" in text
             assert "add &lt;b&gt;hosts&lt;/b&gt;" in text
             refused = await dumped(server, tmp_path, "/#token=wrong-wrong-wrong")
             assert "the token is not known" in refused
@@ -498,6 +500,51 @@ def test_the_status_page_shows_what_is_wrong_and_what_is_in_maintenance(tmp_path
             assert "kvm-2" not in text
 
     run_real(claim())
+
+
+@pytest.mark.component("chromium")
+def test_the_status_page_fits_a_phone(tmp_path: Path) -> None:
+    async def claim() -> None:
+        async with api() as server:
+            meta = ObjectMeta(name="0090a185-f94d-4469-a92b-bc82623604aa")
+            remedy = "add a host to rack r3, or move VMs away from the other racks"
+            status = CoverageStatus(
+                covered=False, required=1, reason="no-room", message="no host has room", remedy=remedy
+            )
+            await server.store.create(Coverage(metadata=meta, status=status))
+            await server.store.create(fault("kvm-1", ended=False))
+            page = f"{server.url}/#token={TOKENS[Role.VIEWER]}"
+            found = await asyncio.to_thread(look, tmp_path, page)
+        assert found["width"] <= 390
+        assert found["outside"] == []
+        assert found["missing"] == [meta.name, "0 of 1", "no host has room", remedy]
+        assert found["faults"] < found["cards"] < found["missing_top"]
+
+    run_real(claim())
+
+
+def look(directory: Path, page: str) -> dict[str, Any]:
+    """What a phone shows of the page."""
+    with browser(directory / "profile") as tab:
+        tab.open(page, width=390, height=844)
+        deadline = time.monotonic() + 20
+        while tab.evaluate("document.getElementById('cluster').hidden") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found: dict[str, Any] = json.loads(
+            tab.evaluate(
+                """JSON.stringify({
+                    width: document.documentElement.scrollWidth,
+                    outside: [...document.querySelectorAll('td')]
+                        .map(one => one.getBoundingClientRect().right).filter(right => right > 390),
+                    missing: [...at('missing').querySelectorAll('td')].map(one => one.textContent).filter(Boolean),
+                    faults: at('faults').getBoundingClientRect().top,
+                    cards: at('cards').getBoundingClientRect().top,
+                    missing_top: at('missing').getBoundingClientRect().top,
+                })"""
+            )
+        )
+        assert all("404" in one for one in tab.complaints)  # of questions that this server does not know
+    return found
 
 
 @pytest.mark.component("chromium")

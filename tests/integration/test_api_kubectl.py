@@ -251,6 +251,10 @@ def test_describe_shows_events_and_get_lists_them(tmp_path: Path) -> None:
             assert "HostLost" not in (await call("describe", "ohv", "h2"))[1]
             code, out, err = await call("get", "events")
             assert (code, "hypervisor/h1" in out) == (0, True), err
+            older = {**event, "metadata": {"name": "h1.2"}, "reason": "Older", "lastSeen": "2025-01-01T00:00:00Z"}
+            assert (await call("create", "-f", "-", stdin=json.dumps(older)))[0] == 0
+            code, out, err = await call("get", "events", "--sort-by=.lastTimestamp")
+            assert (code, out.index("Older") < out.index("HostLost")) == (0, True), err
 
     run_real(claim())
 

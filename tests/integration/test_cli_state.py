@@ -265,9 +265,9 @@ def test_apply_creates_changes_and_leaves_alone(state: Path) -> None:
         "virtualmachine/v99 unchanged",
     ]
     assert read(outlive("get", "host", "extra", "--state-dir", state, "-o", "json"))["spec"] == {"maintenance": "ha"}
-    assert outlive("delete", "host", "extra", "--state-dir", state).out == "hypervisor/extra deleted\n"
-    assert outlive("delete", "host", "extra", "--state-dir", state).code == 4
-    assert outlive("delete", "host", "extra", "--ignore-not-found", "--state-dir", state).code == 0
+    assert outlive("delete", "host", "extra", "--yes", "--state-dir", state).out == "hypervisor/extra deleted\n"
+    assert outlive("delete", "host", "extra", "--yes", "--state-dir", state).code == 4
+    assert outlive("delete", "host", "extra", "--ignore-not-found", "--yes", "--state-dir", state).code == 0
 
 
 def test_apply_restores_a_state_file_whole(state: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_dump_holds_no_password_and_only_its_owner_reads_the_file(tmp_path: Pa
 
 
 def test_a_state_file_is_never_written(file: Path) -> None:
-    assert outlive("delete", "vm", "v00", "--state", file).code == 2
+    assert outlive("delete", "vm", "v00", "--yes", "--state", file).code == 2
     assert outlive("failover", "plan", "--apply", "--state", file).code == 2
 
 
@@ -451,11 +451,11 @@ def test_a_state_directory_whose_store_is_gone_is_refused_with_the_remedy(state:
 
 
 def test_a_host_that_has_vms_is_deleted_only_by_force(state: Path) -> None:
-    done = outlive("delete", "host", "h1", "--state-dir", state)
+    done = outlive("delete", "host", "h1", "--yes", "--state-dir", state)
     assert done.code == 1
     assert "host h1 has 2 VMs: v01 and v09" in done.line
     assert "--force" in done.line
-    assert outlive("delete", "host", "h1", "--force", "--state-dir", state).code == 0
+    assert outlive("delete", "host", "h1", "--force", "--yes", "--state-dir", state).code == 0
     assert outlive("get", "host", "h1", "--state-dir", state).code == 4
 
 
@@ -534,11 +534,11 @@ def test_settings_that_an_older_version_kept_and_this_one_does_not_know_are_left
 def test_a_copy_of_the_state_is_restored_by_a_command_and_never_under_a_server(state: Path) -> None:
     copy = state.parent / "copy"
     shutil.copytree(state, copy)
-    outlive("delete", "vm", "v00", "--state-dir", state)
+    outlive("delete", "vm", "v00", "--yes", "--state-dir", state)
     with up(state):
-        assert outlive("restore", copy, "--state-dir", state).code == 5
+        assert outlive("restore", copy, "--yes", "--state-dir", state).code == 5
     assert spawned("restore", copy, "--state-dir", state).code == 2, "it asks"
-    done = outlive("restore", copy, "--state-dir", state, "--yes")
+    done = outlive("restore", copy, "--yes", "--state-dir", state)
     assert done.code == 0, done.err
     assert outlive("get", "vm", "v00", "--state-dir", state).code == 0
     cluster = read(outlive("get", "cluster", "default", "--state-dir", state, "-o", "json"))

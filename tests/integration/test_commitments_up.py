@@ -23,7 +23,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state directory of a server with the example, whose capacity was counted."""
     directory = tmp_path_factory.mktemp("shop") / "state"
     with up(directory, "--example") as server:
-        assert any("capacity of all flavor groups is sold" in line for line in server.said)
+        assert any("example: hosts and VMs that exist nowhere" in line for line in server.said)
         _wait_for_capacity(directory)
         yield directory
 
@@ -67,7 +67,7 @@ def test_from_the_example_to_a_confirmed_commitment(shop: Path) -> None:
     slots = document(shop, "show", made["uuid"])["slots"]
     assert sum(int(one["size"]["memory"].removesuffix("Gi")) for one in slots) == 32
     assert said(shop, "check").code == 0
-    gone = said(shop, "delete", made["uuid"])
+    gone = said(shop, "delete", made["uuid"], "--yes")
     assert gone.code == 0, gone.err
     _wait_for(lambda: said(shop, "show", made["uuid"]).code == 4)
 
@@ -85,7 +85,7 @@ def test_a_refusal_is_a_no_that_leads_to_an_explanation(shop: Path) -> None:
 def test_cores_are_sold_and_what_is_unknown_is_named(shop: Path) -> None:
     made = document(shop, "request", *ASK, "--amount", "4cores")
     assert (made["accepted"], made["unit"]) == (True, "cores")
-    assert said(shop, "delete", made["uuid"]).code == 0
+    assert said(shop, "delete", made["uuid"], "--yes").code == 0
     unknown = said(shop, "request", "--project", "p", "--group", "x", "--zone", "zone-a", "--amount", "1")
     assert unknown.code == 4
     assert "known are: c, g, m" in unknown.line
@@ -120,7 +120,7 @@ def test_repairs_are_done_by_the_server(shop: Path) -> None:
     repaired = said(shop, "check", "--apply")
     assert repaired.code == 0, repaired.out
     assert repaired.out.startswith("1 were repaired\ncommitments, slots, hosts and VMs agree\n")
-    assert said(shop, "delete", made).code == 0
+    assert said(shop, "delete", made, "--yes").code == 0
 
 
 def _charge(shop: Path, uuid: str, vm: str) -> None:

@@ -99,7 +99,7 @@ def test_the_key_changes_in_two_steps_and_nobody_is_without_it(server: Server, t
     ClusterKey.read(here).write(there)
     for name in ("rack-3", "rack-4"):
         assert secret(directory, "set", name, stdin=VALUE).code == 0
-    assert "there is no new key" in secret(directory, "rotate-key", "--finish").line
+    assert "there is no new key" in secret(directory, "rotate-key", "--finish", "--yes").line
 
     assert secret(directory, "rotate-key").code == 0
     assert "a new key is there already" in secret(directory, "rotate-key").line
@@ -108,7 +108,7 @@ def test_the_key_changes_in_two_steps_and_nobody_is_without_it(server: Server, t
 
     new = ClusterKey.read(here)
     new.write(there)
-    done = secret(directory, "rotate-key", "--finish")
+    done = secret(directory, "rotate-key", "--finish", "--yes")
     assert "3 secrets sealed for key" in done.out
     assert len(ClusterKey.read(here).keys) == 1
     for name in ("rack-3", "rack-4", "rack-5"):
@@ -132,7 +132,7 @@ def test_a_change_of_the_key_that_was_interrupted_goes_on_when_it_is_repeated(se
     again = secret(directory, "rotate-key")
     assert (again.code, f"new key in {file}" in again.out) == (0, True), again.err
     assert _keys(directory, "clusters", "default") == both.ids == ClusterKey.read(file).ids
-    assert secret(directory, "rotate-key", "--finish").code == 0
+    assert secret(directory, "rotate-key", "--finish", "--yes").code == 0
     assert _keys(directory, "clusters", "default") == both.ids[:1]
 
     async def as_before() -> None:
@@ -142,10 +142,10 @@ def test_a_change_of_the_key_that_was_interrupted_goes_on_when_it_is_repeated(se
         await store.close()
 
     run_real(as_before())  # it ended before it was published that the old key is gone
-    again = secret(directory, "rotate-key", "--finish")
+    again = secret(directory, "rotate-key", "--finish", "--yes")
     assert (again.code, "the old key is not in" in again.out) == (0, True), again.err
     assert _keys(directory, "clusters", "default") == both.ids[:1]
-    assert "there is no new key" in secret(directory, "rotate-key", "--finish").line
+    assert "there is no new key" in secret(directory, "rotate-key", "--finish", "--yes").line
 
 
 def test_coordinators_fetch_a_new_key_by_themselves_and_who_cannot_is_named(server: Server, tmp_path: Path) -> None:
@@ -169,13 +169,13 @@ def test_coordinators_fetch_a_new_key_by_themselves_and_who_cannot_is_named(serv
         host.signal(signal.SIGSTOP)
         assert secret(directory, "rotate-key").code == 0
         new = ClusterKey.read(here).ids
-        refused = secret(directory, "rotate-key", "--finish")
+        refused = secret(directory, "rotate-key", "--finish", "--yes")
         assert (refused.code, f"kvm-1 has not fetched key {new[0]} yet" in refused.line) == (1, True), refused.err
         host.signal(signal.SIGCONT)
         assert within(LIMIT_S, lambda: _keys(directory, "hypervisors", "kvm-1") == new)
         assert there.read_text() == here.read_text()
         assert there.stat().st_mode & 0o077 == 0
-        done = secret(directory, "rotate-key", "--finish")
+        done = secret(directory, "rotate-key", "--finish", "--yes")
         assert done.code == 0, done.err
         assert within(LIMIT_S, lambda: _keys(directory, "hypervisors", "kvm-1") == new[:1])
         assert credential(server, directory, there, "rack-3").password == VALUE

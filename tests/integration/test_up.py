@@ -124,7 +124,7 @@ def test_a_vm_that_appears_or_moves_gets_its_slots_at_once(covered: Path, tmp_pa
             return result.code == 0 and bool(json.loads(result.out)["status"]["covered"])
 
         assert within(LIMIT_S, has_slots)
-        outlive("delete", "vm", "brand-new", "--state-dir", covered)
+        outlive("delete", "vm", "brand-new", "--yes", "--state-dir", covered)
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_vm_without_a_slot_is_logged_once_and_not_in_every_cycle(tmp_path: Pat
     files = ("--hosts", tmp_path / "hosts.csv", "--vms", tmp_path / "vms.csv", "--state-dir", directory)
     assert outlive("import", "csv", *files).code == 0
     log = tmp_path / "state.log"
-    with up(directory, env={"OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "1s"}) as server:
+    with up(directory, env={"OUTLIVE_FAILOVER__RECONCILE_INTERVAL": "1s", "OUTLIVE_LOG__LEVEL": "debug"}) as server:
         server.until("0 of 1 VMs that need slots are covered")
         for _ in range(200):
             if log.read_text().count("cycle.done") >= 4:
@@ -239,3 +239,16 @@ def test_a_vm_without_a_slot_is_logged_once_and_not_in_every_cycle(tmp_path: Pat
     text = log.read_text()
     assert text.count("cycle.done") >= 4
     assert text.count("vm.without_slot") == 1
+
+
+@pytest.mark.slow
+def test_a_start_logs_a_few_lines_and_says_its_address_last(tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    with up(directory, "--example") as server:
+        last = server.until(" slots; ready on ")
+        time.sleep(1)
+        lines = (tmp_path / "state.log").read_text().splitlines()
+        assert len(lines) < 100, lines
+    assert last.rstrip().endswith(server.url)
+    with up(directory) as server:
+        assert "600 of 600 VMs that need slots are covered; ready on" in server.said[-1]

@@ -114,7 +114,10 @@ class Server:
         self._lines.put("")
 
     def until(self, words: str, *, limit_s: float = START_LIMIT_S) -> str:
-        """The next line with these words."""
+        """The next line with these words, or one that was said before."""
+        for line in self.said:
+            if words in line:
+                return line
         deadline = time.monotonic() + limit_s
         with contextlib.suppress(queue.Empty):
             while line := self._lines.get(timeout=max(0.01, deadline - time.monotonic())):

@@ -22,6 +22,7 @@ from outlive.api.requests import (
     IncludeObject,
     document_of,
     field_selector,
+    include_object,
     json_response,
     media_type,
     wanted_table,
@@ -29,6 +30,7 @@ from outlive.api.requests import (
 from outlive.api.streams import StreamedResponse
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import BadInput, Forbidden
+from outlive.base.phrases import shown_age
 from outlive.resources import API_VERSION, GROUP, VERSION, Event, ObjectMeta, Resource
 from outlive.resources.codec import to_builtins
 from outlive.resources.columns import DISPLAY_COLUMN, Cell, cells, names
@@ -197,15 +199,7 @@ def _table(version: str, metadata: Any, columns: list[dict[str, Any]], rows: lis
 def age(metadata: ObjectMeta, now: Instant) -> str:
     """How long ago the object was created, in the largest unit that fits: "42s", "7m", "3h", "12d"."""
     created = metadata.creation_timestamp
-    return "<unknown>" if created is None else _since(now - as_instant(created))
-
-
-def _since(elapsed: float) -> str:
-    seconds = max(0, int(elapsed))
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "m"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds // size}{unit}"
-    return f"{seconds // 86400}d"
+    return "<unknown>" if created is None else shown_age(now - as_instant(created))
 
 
 # Events of the core group
@@ -220,7 +214,7 @@ class CoreEvents:
         self._turns = turns
 
     async def list(self, request: Request, _identity: Identity) -> Response:
-        """The events that the field selector asks for."""
+        """The events that the field selector asks for, the one that was seen last at the end."""
         wanted = field_selector(request, *_EVENT_FIELDS)
         namespace = request.path_params.get("namespace", "")
         found = [
@@ -232,7 +226,9 @@ class CoreEvents:
         version = wanted_table(request)
         if version:
             titles = [_column(title) for title in ("Last Seen", "Type", "Reason", "Object", "Message")]
-            return StreamedResponse(self._parts(_table(version, {}, titles, []), found, self._row), media_type=JSON)
+            include = include_object(request)
+            head = _table(version, {}, titles, [])
+            return StreamedResponse(self._parts(head, found, lambda event: self._row(event, include)), media_type=JSON)
         document = {"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}
         return StreamedResponse(self._parts(document, found, core_event), media_type=JSON)
 
@@ -252,11 +248,16 @@ class CoreEvents:
         """One event."""
         return json_response(core_event(await self._store.get(Event, request.path_params["name"])))
 
-    def _row(self, event: Event) -> dict[str, Any]:
-        last = _since(self._clock.now() - as_instant(event.last_seen))
+    def _row(self, event: Event, include: IncludeObject) -> dict[str, Any]:
+        last = shown_age(self._clock.now() - as_instant(event.last_seen))
         regarding = f"{event.regarding.kind.lower()}/{event.regarding.name}"
         cells = [last, event.type, event.reason, regarding, event.note]
-        return {"cells": cells, "object": _partial(core_event(event)["metadata"])}
+        row: dict[str, Any] = {"cells": cells}
+        if include == "Object":
+            row["object"] = core_event(event)
+        elif include == "Metadata":
+            row["object"] = _partial(core_event(event)["metadata"])
+        return row
 
 
 def _selected(event: Event, wanted: Mapping[str, str]) -> bool:

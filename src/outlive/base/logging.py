@@ -3,6 +3,8 @@
 ``greq`` is the id of the whole run (a cycle, a reconcile, a request's own global id), ``req`` that of
 one step in it (one VM). Both live in context variables, so that everything a task starts inherits
 them, and both are the empty string where nobody set them.
+
+structlog is imported when the first event is written: a command that logs nothing starts without it.
 """
 
 from __future__ import annotations
@@ -15,19 +17,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TextIO, cast
-
-import structlog
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, cast
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import Ids
 from outlive.base.phrases import visible
 
+if TYPE_CHECKING:
+    import structlog
+
+    Logger = structlog.typing.FilteringBoundLogger
+
 _global_request: ContextVar[str] = ContextVar("outlive_global_request", default="")
 _request: ContextVar[str] = ContextVar("outlive_request", default="")
-
-Logger = structlog.typing.FilteringBoundLogger
-
 
 REPEAT_S: Final = 3600.0
 """How often a condition that goes on is logged."""
@@ -51,24 +54,40 @@ class Defect(NamedTuple):
 
 def get_logger(name: str) -> Logger:
     """A logger whose events carry ``logger=name``."""
-    return cast("Logger", _Named(structlog.get_logger(logger_name=name)))
+    return cast("Logger", _Named(name))
 
 
 class _Named:
     """A logger that is configured when it is used; while all is silent an event costs next to nothing."""
 
-    __slots__ = ("_logger",)
+    __slots__ = ("_logger", "_name")
     silent = False
+    pending: tuple[int, Callable[[], None]] | None = None
+    """The lowest level that is written and what configures structlog for it, until an event needs it."""
     defects: list[Defect] | None = None
     """Where errors that nobody foresaw are gathered, while somebody asks for them."""
 
-    def __init__(self, logger: Any) -> None:
-        self._logger = logger
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._logger: Any = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "exception" and _Named.defects is not None:
             return self._gather
-        return _say_nothing if _Named.silent and name in _LEVELS else getattr(self._logger, name)
+        if name in _LEVELS and (_Named.silent or (_Named.pending is not None and _LEVELS[name] < _Named.pending[0])):
+            return _say_nothing
+        return getattr(self._structlog(), name)
+
+    def _structlog(self) -> Any:
+        """structlog's logger of this name; configures structlog where that waits."""
+        if _Named.pending is not None:
+            (_, configure), _Named.pending = _Named.pending, None
+            configure()
+        if self._logger is None:
+            import structlog
+
+            self._logger = structlog.get_logger(logger_name=self._name)
+        return self._logger
 
     def _gather(self, event: str, **fields: Any) -> None:
         if _Named.defects is not None and len(_Named.defects) < DEFECTS_LIMIT:
@@ -76,10 +95,17 @@ class _Named:
             trace = "".join(traceback.format_exception(error)[-DEFECT_LINES:])
             _Named.defects.append(Defect(event, repr(error), trace))
         if not _Named.silent:
-            self._logger.exception(event, **fields)
+            self._structlog().exception(event, **fields)
 
 
-_LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
 
 
 def _say_nothing(_event: str, *_values: Any, **_fields: Any) -> None:
@@ -159,8 +185,10 @@ class Repeats:
         condition = self._conditions[key]
         condition.met = now
         if condition is known and now - condition.logged < REPEAT_S:
+            from structlog import DropEvent
+
             condition.dropped += 1
-            raise structlog.DropEvent
+            raise DropEvent
         if condition.dropped:
             event["repeated"] = condition.dropped
         condition.logged, condition.dropped = now, 0
@@ -237,6 +265,17 @@ def configure_logging(*, level: str = "info", form: Literal["console", "json"] =
     ``OSError`` where the file cannot be opened.
     """
     _output.use(file)
+    configure = partial(_configure_structlog, level, form)
+    if "structlog" in sys.modules:
+        _Named.pending = None
+        configure()
+    else:
+        _Named.pending = (logging.getLevelNamesMapping()[level.upper()], configure)
+
+
+def _configure_structlog(level: str, form: Literal["console", "json"]) -> None:
+    import structlog
+
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -269,6 +308,8 @@ def _show_visibly(_logger: Any, _method: str, event: structlog.typing.EventDict)
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
     """Nothing inside is logged, whatever was configured: for programs that run in a simulation."""
+    import structlog
+
     before, was_silent = structlog.get_config(), _Named.silent
     _Named.silent = True
     structlog.configure(
@@ -294,4 +335,6 @@ def gathered_defects() -> Iterator[list[Defect]]:
 
 
 def _drop(_logger: Any, _method: str, _event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    raise structlog.DropEvent
+    from structlog import DropEvent
+
+    raise DropEvent

@@ -51,6 +51,15 @@ def shown_time(moment: datetime | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "some time ago"
 
 
+def shown_age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits: "42s", "7m", "3h", "12d"."""
+    whole = max(0, int(seconds))
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "m"), (172_800, 3600, "h")):
+        if whole < limit:
+            return f"{whole // size}{unit}"
+    return f"{whole // 86400}d"
+
+
 def until(moment: datetime | None) -> str:
     """Until when, in words."""
     return f"until {shown_time(moment)}" if moment else "until somebody ends it"

@@ -108,11 +108,20 @@ class Access:
             remedy = "write one such as http://127.0.0.1:8080"
             raise Usage(f"{address[:200]!r} is no address of a server", place="--server", remedy=remedy)
         from outlive.store.http import HttpStore
+        from outlive.store.http_calls import BriefCalls
 
         own = self.own_server(address)
         token = self._token(address, own)
         tls = await self._tls(address, own)
-        return HttpStore(address, token, clock=self.clock, random=system_random(), tls=tls, insecure=self.insecure)
+        return HttpStore(
+            address,
+            token,
+            clock=self.clock,
+            random=system_random(),
+            tls=tls,
+            insecure=self.insecure,
+            calls=BriefCalls(address, self.clock),
+        )
 
     def own_server(self, address: str) -> ServerFile | None:
         """The server of the state directory, if that is the one at the address and with the pinned authority."""

@@ -1,8 +1,8 @@
 """How commands are declared: plain functions, sync or async, whose common options are added here.
 
 A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``Output``
-those that say how to print and whether to go on watching, one of type ``Report`` the former without the latter. A
-command returns its exit code, or ``None`` for yes.
+those that say how to print and whether to go on watching, one of type ``Listing`` those of a list of objects as well,
+one of type ``Report`` how to print alone. A command returns its exit code, or ``None`` for yes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import FrameType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from outlive.cli.access import Access
-from outlive.cli.output import Form, Output, Report, write
+from outlive.cli.output import Form, ListForm, Listing, Output, Report, write
+from outlive.cli.parameters import PlainCommand, PlainGroup
 from outlive.runtime.selector import FairLoop
 
 T = TypeVar("T")
@@ -64,14 +64,24 @@ _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
     "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
 }
-_COMMON: dict[type, dict[str, Any]] = {Access: _ACCESS, Output: _OUTPUT, Report: {"form": _OUTPUT["form"]}}
+_LISTING = {
+    "form": Annotated[ListForm, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
+    "watch": _OUTPUT["watch"],
+    "no_headers": Annotated[bool, typer.Option("--no-headers", help="Tables without titles.")],
+}
+_COMMON: dict[type, dict[str, Any]] = {
+    Access: _ACCESS,
+    Output: _OUTPUT,
+    Listing: _LISTING,
+    Report: {"form": _OUTPUT["form"]},
+}
 INTERRUPT_S = 0.5
 """What an interrupted command has to come to an end by itself."""
 WATCH_SECONDS = 2.0
 """Pause between two runs of a command that is watched."""
 _CLEAR = "\x1b[H\x1b[2J"
 _HELP = {"help_option_names": ["-h", "--help"]}
-_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False, "insecure": False}
+_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False, "insecure": False, "no_headers": False}
 
 
 def share_options(kind: type, options: dict[str, Any], defaults: dict[str, Any]) -> None:
@@ -84,7 +94,7 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
     """Register a function as a command of ``app``."""
 
     def register(function: F) -> F:
-        app.command(name, context_settings=_HELP, **settings)(_expanded(function))
+        app.command(name, cls=PlainCommand, context_settings=_HELP, **settings)(_expanded(function))
         return function
 
     return register
@@ -97,7 +107,7 @@ def group(help_text: str) -> typer.Typer:
     return app
 
 
-class DefaultGroup(TyperGroup):
+class DefaultGroup(PlainGroup):
     """A group whose first command needs no name: ``fence HOST`` is ``fence host HOST``, unless HOST is a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -121,8 +131,9 @@ def single(name: str, function: Callable[..., Any], **settings: Any) -> typer.Ty
     return app
 
 
-def _typer(**settings: Any) -> typer.Typer:
+def _typer(cls: type[PlainGroup] = PlainGroup, **settings: Any) -> typer.Typer:
     return typer.Typer(
+        cls=cls,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=False,
@@ -154,7 +165,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(**values: Any) -> int | None:
         for name, kind in special.items():
             values[name] = kind(**{option: values.pop(option) for option in _COMMON[kind]})
-        output = next((values[name] for name, kind in special.items() if kind is Output), None)
+        output = next((values[name] for name, kind in special.items() if kind in (Output, Listing)), None)
         return _run(function, values, output)
 
     del run.__wrapped__

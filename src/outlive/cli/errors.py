@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import traceback
-from typing import Final
 
 import typer
 
@@ -80,26 +78,10 @@ def _usage(error: BaseException) -> tuple[int, list[str]]:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(str(getattr(error, "message", "")))
         return ExitCode.USAGE, []
-    message = _plainly(one_line(error.format_message()).rstrip("."))  # type: ignore[attr-defined]
+    message = one_line(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "outlive"
     return ExitCode.USAGE, [f"{command}: {message} (see {command} --help)"]
-
-
-_SAID: Final = (
-    (re.compile(r"Value error, "), ""),
-    (re.compile(r"Input should be a valid integer\b.*"), "write a whole number"),
-    (re.compile(r"Input should be a valid number\b.*"), "write a number"),
-    (re.compile(r"Input should be greater than or equal to (\S+)"), r"write \1 or more"),
-    (re.compile(r"Input should be less than or equal to (\S+)"), r"write \1 or less"),
-)
-"""How the parser of the command line puts it, and how an operator would."""
-
-
-def _plainly(message: str) -> str:
-    for pattern, words in _SAID:
-        message = pattern.sub(words, message)
-    return message
 
 
 def _system(error: OSError) -> tuple[int, list[str]]:

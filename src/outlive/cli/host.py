@@ -16,8 +16,8 @@ from outlive.cli.access import Access
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
 from outlive.cli.liveness import read_liveness
-from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, cell_text, follow, table, write
+from outlive.cli.questions import ask
 from outlive.cli.values import words
 from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since

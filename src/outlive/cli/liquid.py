@@ -11,6 +11,7 @@ import typer
 
 from outlive.base.errors import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
 from outlive.cli.access import Access
+from outlive.cli.arguments import Yes
 from outlive.cli.commitments_ask import (
     Amount,
     Group,
@@ -23,6 +24,7 @@ from outlive.cli.commitments_ask import (
     commitment_of,
 )
 from outlive.cli.output import Report, write
+from outlive.cli.questions import ask
 
 if TYPE_CHECKING:
     from outlive.commitments.liquid import Commitment, ServiceInfo
@@ -132,8 +134,9 @@ async def delete(
     access: Access,
     output: Report,
     uuid: Uuid,
+    yes: Yes = False,
 ) -> ExitCode | None:
-    """Delete a commitment with its slots, as Limes would; exit code 1 if that is refused."""
+    """Delete a commitment with its slots, as Limes would, and ask before; exit code 1 if that is refused."""
     from outlive.commitments.liquid import Commitment
     from outlive.commitments.names import resource_name
     from outlive.commitments.state import from_spec
@@ -145,6 +148,7 @@ async def delete(
         spec = found.spec
         unit = _unit(info, spec.flavor_group_name)
         amount = _units(found, unit)
+        ask(f"Delete the {spec.state} commitment {uuid} of {spec.project_id}? Its slots are no longer kept.", yes)
         kind = from_spec(spec).type
         resource = resource_name(spec.flavor_group_name, "ram" if kind == "memory" else "cores")
         one = Commitment(uuid=uuid, old_status=spec.state, new_status=None, amount=amount)

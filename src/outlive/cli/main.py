@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from outlive import __version__
 from outlive.base.errors import ExitCode
 from outlive.cli.errors import report, take_debug
+from outlive.cli.parameters import PlainGroup
 
 
 class Entry(NamedTuple):
@@ -85,7 +86,7 @@ COMMANDS: Final[dict[str, Entry]] = {
 }
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(PlainGroup):
     """A group that knows its commands by name and help, and imports one when it is called."""
 
     def __init__(self, **attrs: Any) -> None:

@@ -13,18 +13,23 @@ import difflib
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
-from outlive.base.clock import as_datetime
+from outlive.base.clock import Instant, as_datetime, as_instant
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
+from outlive.base.phrases import listing, shown_age
+from outlive.base.quantity import parse_quantity
 from outlive.cli.access import Access, all_objects
-from outlive.cli.arguments import names_from_server
-from outlive.cli.output import Form, Output, object_tables, progress, table, write, yaml_text
+from outlive.cli.arguments import Yes, names_from_server
+from outlive.cli.output import Form, Listing, Output, object_tables, progress, table, write, yaml_text
+from outlive.cli.questions import ask
+from outlive.cli.tables import TextTable
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all, read
@@ -78,26 +83,108 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
 
 async def get(
     access: Access,
-    output: Output,
-    kind: Annotated[str, typer.Argument(help="Kind, such as hypervisors or ovm.", autocompletion=complete_kind)],
+    output: Listing,
+    kind: Annotated[
+        str,
+        typer.Argument(help="Kind, such as hypervisors or ovm; without one, the kinds.", autocompletion=complete_kind),
+    ] = "",
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Only these.", autocompletion=complete_object)
     ] = None,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Only with these labels, such as a=b,c!=d.")] = "",
+    sort_by: Annotated[
+        str, typer.Option("--sort-by", metavar="PATH", help="In the order of this field, such as .spec.project.")
+    ] = "",
 ) -> None:
-    """List resources of a kind, or show some by name."""
+    """List resources of a kind, or show some by name. Events come in the order of time."""
     from outlive.cli.liveness import read_liveness
 
+    if not kind:
+        show_kinds(output)
+        return
     found = kind_named(kind)
     chosen = Selector.parse(selector) if selector else None
+    order = column_path(sort_by) if sort_by else EVENT_ORDER if found is Event else ""
     async with access.open() as store:
         if names:
             objects: list[Resource] = [await find(store, found, name) for name in names]
         else:
             objects = [item async for item in list_all(store, found, selector=chosen)]
         lives = found in (VirtualMachine, Hypervisor) and output.form in (Form.TABLE, Form.WIDE)
-        cells_of = (await read_liveness(store, access)).cells if lives else None
-    output.objects(objects, single=bool(names) and len(objects) == 1, cells_of=cells_of)
+        cells_of = (await read_liveness(store, access)).cells if lives and not output.names_only else None
+    if order:
+        objects = in_order(objects, order)
+    empty = f"there are no {found.info.plural}{f' with the labels {selector}' if selector else ''}"
+    tables = [event_table(objects, access.clock.now(), wide=output.wide)] if found is Event else None
+    output.objects(objects, single=bool(names) and len(objects) == 1, empty=empty, tables=tables, cells_of=cells_of)
+
+
+EVENT_ORDER = ".lastSeen"
+
+
+def show_kinds(output: Listing) -> None:
+    """Print the kinds that there are, with their short names."""
+    aliases: dict[str, list[str]] = {}
+    for alias, plural in ALIASES.items():
+        aliases.setdefault(plural, []).append(alias)
+    rows = [
+        (info.plural, ", ".join((*info.short_names, *aliases.get(info.plural, ()))), kind.kind())
+        for info, kind in sorted(((kind.info, kind) for kind in KINDS.values()), key=lambda one: one[0].plural)
+    ]
+    if output.names_only:
+        output.names(plural for plural, _, _ in rows)
+    elif output.form in (Form.TABLE, Form.WIDE):
+        output.tables([table(["Kind", "Also", "In documents"], rows)])
+    else:
+        output.show([{"name": plural, "also": also, "kind": kind} for plural, also, kind in rows], tuple)
+
+
+def column_path(text: str) -> str:
+    """A path as kubectl takes them too: ``.spec.project``, ``spec.project`` or ``{.spec.project}``."""
+    path = text.removeprefix("{").removesuffix("}")
+    return path if path.startswith((".", "[")) else f".{path}"
+
+
+def in_order(objects: Sequence[Resource], path: str) -> list[Resource]:
+    """The objects by the value at the path, and by name; those that have none come last. ``BadInput``."""
+    from outlive.resources.columns import check_fields, value_at
+
+    for item in objects:
+        check_fields(item, path)
+    return sorted(objects, key=lambda item: (*_rank(value_at(item, path)), item.name))
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    """Numbers, amounts and times by their size, before texts, before nothing."""
+    if value is None or value == "":
+        return 3, 0.0, ""
+    if isinstance(value, datetime):
+        return 0, value.timestamp(), ""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    text = str(value)
+    try:
+        return 1, float(parse_quantity(text)), ""
+    except BadInput:
+        return 2, 0.0, text
+
+
+def event_table(events: Sequence[Any], now: Instant, *, wide: bool) -> TextTable:
+    """Events, each with how long ago it was seen last."""
+    rows = [
+        (
+            *((event.name,) if wide else ()),
+            shown_age(now - as_instant(event.last_seen)),
+            event.type,
+            event.reason,
+            f"{event.regarding.kind.lower()}/{event.regarding.name}",
+            event.count,
+            event.note,
+        )
+        for event in events
+    ]
+    titles = [*(("Name",) if wide else ()), "Last seen", "Type", "Reason", "Object", "Count", "Note"]
+    return table(titles, rows, numbers=["Count"])
 
 
 EVENTS_SHOWN = 20
@@ -137,7 +224,10 @@ def _sections(
         lines += object_tables(items, wide=wide, cells_of=life.cells)
     lines.append(f"\nEvents: {len(events) or 'none'}")
     if events:
-        rows = [(event.last_seen.isoformat(), event.type, event.reason, event.count, event.note) for event in events]
+        rows = [
+            (event.last_seen.isoformat(timespec="seconds"), event.type, event.reason, event.count, event.note)
+            for event in events
+        ]
         lines.append(table(["Last", "Type", "Reason", "Count", "Note"], rows, numbers=["Count"]))
     return lines
 
@@ -323,6 +413,10 @@ def _named(item: Resource) -> str:
     return f"{item.kind().lower()}/{item.name}"
 
 
+OBJECTS_NAMED = 5
+"""Objects that a question names."""
+
+
 async def delete(
     access: Access,
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
@@ -334,8 +428,9 @@ async def delete(
             "--force", help="Also hosts that have VMs, and their Memberships; these VMs count as uncovered then."
         ),
     ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Delete resources. All are looked up before the first is deleted; a host that has VMs is refused.
+    """Delete resources, and ask before. All are looked up before the first is deleted; a host with VMs is refused.
 
     A VM that a host may run is stopped there first; until then its name is taken.
     """
@@ -352,6 +447,8 @@ async def delete(
                     raise
         for item in objects:
             await check_deletion(item, store, force=force)
+        if objects:
+            ask(f"Delete {listing([_named(item) for item in objects], most=OBJECTS_NAMED)}?", yes)
         for item in objects:
             await _delete(store, item, force=force)
             left = deletion_conflict(await read(store, found, item.name))

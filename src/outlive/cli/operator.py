@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,6 +14,7 @@ from outlive.cli.access import Access
 from outlive.cli.arguments import By, Hosts, MaybeHosts, OneHost, OneVm, Reason, Wait, Yes, host_names
 from outlive.cli.commands import command, default_group, group
 from outlive.cli.output import write
+from outlive.cli.questions import ask
 from outlive.cli.values import instant_of, words
 from outlive.node.disarm import arm_cluster, disarm_cluster, follow_guards
 from outlive.node.interventions import describe_release, release_fencing
@@ -49,6 +49,8 @@ ONE_SERVER: Final = (
 )
 WAIT_LIMIT_S = 4 * 3600.0
 """How long ``--wait`` waits at most."""
+HOSTS_NAMED = 5
+"""Hosts that a question names."""
 LOOK_S = 1.0
 """Pause between two looks while waiting."""
 
@@ -139,13 +141,18 @@ async def maintenance_on(
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="End by itself after this time.")] = "",
     domain: SomeDomains = None,
     power: OnlyPower = False,
+    yes: Yes = False,
 ) -> None:
-    """No host is condemned from now on, or none of these."""
+    """No host is condemned from now on, or none of these. Without --for this has no end, and it asks."""
     for_s = duration_of_flag("--for", duration) if duration else None
     if for_s is not None and for_s <= 0:
         raise Usage(f"{duration} is no time to work in", place="--for", remedy="write a duration such as 2h or 90m")
     async with access.open(write=True) as store:
         chosen = await hosts_of_domains(store, tuple(domain or ()), hosts=tuple(words(*hosts or ())))
+        if for_s is None:
+            which = listing(chosen, most=HOSTS_NAMED) if chosen else "all hosts"
+            what = "BMCs prove nothing" if power else "no silent host is condemned, so its VMs stay down"
+            ask(f"Until somebody ends it, for {which} {what}. Begin without an end?", yes)
         setting = set_power_maintenance if power else set_maintenance
         write(await setting(store, access.clock, True, for_s=for_s, hosts=chosen) + "\n")
 
@@ -321,18 +328,6 @@ async def _set_armed(access: Access, hosts: list[str], *, armed: bool, yes: bool
                 write(f"{only.strip()}\n")
         for host in hosts:
             write(await set_armed(store, access.clock, host, armed, accept_single_store=single) + "\n")
-
-
-def ask(question: str, yes: bool) -> None:
-    """Go on only if somebody agrees; a program has to say ``--yes``."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Usage("this asks before it acts, and nobody is there to answer", remedy="give --yes")
-    sys.stderr.write(f"{question} [yes/no] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("nothing was done", remedy="answer yes, or give --yes")
 
 
 async def protect(

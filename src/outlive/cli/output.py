@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON and YAML for programs.
 
-Tables fit the terminal; where the output is no terminal they are as wide as they need to be, without colour.
+Tables fit the terminal (``outlive.cli.tables``); in the wide form, and where the output is no terminal, they are as
+wide as they need to be. Colours are for terminals alone.
 ``NO_COLOR`` is respected. Everything a command answers goes through one ``Output``, so that watching can compare.
 Progress appears on standard error for whatever takes longer than a second, and only where somebody looks.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,17 +22,19 @@ import typer
 
 from outlive.base.errors import Unavailable
 from outlive.base.phrases import visible
+from outlive.cli.tables import NO_ROWS, Cell, Coloured, TextTable, table_lines, wrapped_lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.progress import Progress
 
     from outlive.base.clock import Clock
     from outlive.resources import Resource
 
 T = TypeVar("T")
-WIDE_COLUMNS = 10_000
-"""Width of tables where no terminal cuts them."""
+Renderable = str | TextTable
+"""What a command prints for people: lines and tables."""
+NARROW_COLUMNS = 80
+"""The width of a terminal that does not say how wide it is."""
 
 
 class Form(enum.StrEnum):
@@ -38,6 +42,16 @@ class Form(enum.StrEnum):
 
     TABLE = "table"
     WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class ListForm(enum.StrEnum):
+    """Forms of output of a list of objects."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    NAME = "name"
     JSON = "json"
     YAML = "yaml"
 
@@ -56,7 +70,7 @@ class Output:
         """Whether the wide table is wanted."""
         return self.form is Form.WIDE
 
-    def show(self, document: Any, table: Callable[[], Iterable[RenderableType]]) -> None:
+    def show(self, document: Any, table: Callable[[], Iterable[Renderable]]) -> None:
         """Print the document for programs, or what ``table`` renders for people."""
         if self.form is Form.JSON:
             self.text(json_text(document))
@@ -65,33 +79,17 @@ class Output:
         else:
             self.render(table())
 
-    def objects(
-        self,
-        objects: Sequence[Resource],
-        *,
-        single: bool = False,
-        cells_of: Callable[[Resource], Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Print resources: one as itself, several as a list. ``cells_of``: by column, what a table prints instead of
-        what a document says."""
-        from outlive.resources.codec import to_builtins
-
-        if self.form in (Form.TABLE, Form.WIDE):
-            self.render(object_tables(objects, wide=self.wide, cells_of=cells_of))
-            return
-        items = [to_builtins(item) for item in objects]
-        self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
-
-    def render(self, renderables: Iterable[RenderableType]) -> None:
+    def render(self, renderables: Iterable[Renderable]) -> None:
         """Print tables and lines for people."""
-        from rich.console import Console
-
-        width = None if sys.stdout.isatty() else WIDE_COLUMNS
-        console = Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
-        with console.capture() as capture:
-            for renderable in renderables:
-                console.print(_line(renderable) if isinstance(renderable, str) else renderable)
-        self.text("\n".join(line.rstrip() for line in capture.get().splitlines()))
+        terminal = sys.stdout.isatty()
+        width = terminal_columns() if terminal and not self.wide else None
+        colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+        lines: list[str] = []
+        for one in renderables:
+            lines += (
+                wrapped_lines(_line(one), width) if isinstance(one, str) else table_lines(one, width, colours=colours)
+            )
+        self.text("\n".join(line.rstrip() for line in lines))
 
     def text(self, text: str) -> None:
         """Print text as it is, with one line end."""
@@ -100,6 +98,56 @@ class Output:
             self.held.append(text)
             return
         write(text)
+
+
+class Listing(Output):
+    """Where a list of objects goes, which can also be their names alone."""
+
+    def __init__(self, form: ListForm = ListForm.TABLE, watch: bool = False, no_headers: bool = False) -> None:
+        super().__init__(Form.TABLE if form is ListForm.NAME else Form(form.value), watch)
+        self._names_only = form is ListForm.NAME
+        self._headed = not no_headers
+
+    def objects(
+        self,
+        objects: Sequence[Resource],
+        *,
+        single: bool = False,
+        empty: str = NO_ROWS,
+        tables: Iterable[TextTable] | None = None,
+        cells_of: Callable[[Resource], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Print objects: one as itself, several as a list; ``empty`` instead of none. ``tables``: for people, where
+        these are not the columns of the kinds. ``cells_of``: by column, what a table prints instead of what a document
+        says."""
+        from outlive.resources.codec import to_builtins
+
+        if self._names_only:
+            self.names(f"{item.singular()}/{item.name}" for item in objects)
+        elif self.form in (Form.TABLE, Form.WIDE):
+            if tables is None:
+                tables = object_tables(objects, wide=self.wide, cells_of=cells_of)
+            self.tables(tables if objects else (), empty)
+        else:
+            items = [to_builtins(item) for item in objects]
+            self.show(items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}, tuple)
+
+    def names(self, names: Iterable[str]) -> None:
+        """Print names, a line each."""
+        text = "\n".join(names)
+        if text:
+            self.text(text)
+
+    def tables(self, tables: Iterable[TextTable], empty: str = NO_ROWS) -> None:
+        """Print tables, or ``empty`` instead of none; where no titles are wanted, nothing."""
+        shown = [one._replace(headed=self._headed) for one in tables]
+        if shown or self._headed:
+            self.render(shown or [empty])
+
+    @property
+    def names_only(self) -> bool:
+        """Whether only names are wanted."""
+        return self._names_only
 
 
 class Report(Output):
@@ -147,33 +195,41 @@ def _line(text: str) -> str:
     return text[: len(text) - len(rest)] + visible(rest)
 
 
+def terminal_columns() -> int:
+    """The width of the terminal, or what ``COLUMNS`` says."""
+    return shutil.get_terminal_size((NARROW_COLUMNS, 24)).columns
+
+
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", numbers: Sequence[str] = ()
-) -> Any:
-    """A plain table; the columns named in ``numbers`` are right-aligned."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(
-        title=title or None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        show_header=any(columns),
-    )
-    for column in columns:
-        grid.add_column(Text(column), justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(one if isinstance(one, Text) else Text(visible(cell_text(one))) for one in row))
-    return grid
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str = "",
+    numbers: Sequence[str] = (),
+    empty: str = NO_ROWS,
+) -> TextTable:
+    """A plain table; the columns named in ``numbers`` are right-aligned. ``empty``: what it says without rows."""
+    cells = tuple(tuple(_cell(one) for one in row) for row in rows)
+    return TextTable(tuple(columns), cells, title=title, numbers=frozenset(numbers), empty=empty)
 
 
-def coloured(word: str, colour: str) -> Any:
+def _cell(value: Any) -> Cell:
+    return value if isinstance(value, Coloured) else visible(cell_text(value))
+
+
+def coloured(word: str, colour: str) -> Coloured:
     """A cell in a colour, where the output is a terminal that has colours and ``NO_COLOR`` is not set."""
-    from rich.text import Text
+    return Coloured(visible(word), colour)
 
-    return Text(visible(word), style=colour)
+
+def fault_blocks(faults: Iterable[tuple[str, str, str, str]]) -> list[str]:
+    """A block of lines for each fault: its code and what it is of, what is wrong, and what helps; empty parts are left
+    out. Each is ``(code, subject, what, help)``."""
+    lines: list[str] = []
+    for code, subject, what, remedy in faults:
+        lines += ["", f"{code}: {subject}" if subject else code]
+        lines += [f"  {part}" for part in (what, f"what helps: {remedy}" if remedy else "") if part]
+    return lines
 
 
 def and_more(total: int, shown: int, noun: str = "", *, wide: bool = True) -> list[str]:
@@ -215,7 +271,7 @@ def cell_text(value: Any) -> str:
 
 def object_tables(
     objects: Sequence[Resource], *, wide: bool, cells_of: Callable[[Resource], Mapping[str, Any]] | None = None
-) -> Iterable[RenderableType]:
+) -> Iterable[TextTable]:
     """One table a kind, with the kind's own columns."""
     from outlive.resources.columns import DISPLAY_COLUMN, cells, names
 

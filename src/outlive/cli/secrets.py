@@ -18,8 +18,10 @@ import typer
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
 from outlive.base.phrases import count_of, listing
 from outlive.cli.access import Access
+from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, write
+from outlive.cli.output import Listing, write
+from outlive.cli.questions import ask
 from outlive.drivers.files import STDIN, read_input
 from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
 from outlive.resources import Cluster, Hypervisor, ObjectMeta, Secret, SecretSpec
@@ -84,10 +86,10 @@ async def sealing_key(store: Store) -> SealingKey:
 
 
 @command(secret, "list")
-async def list_secrets(access: Access, output: Output) -> None:
+async def list_secrets(access: Access, output: Listing) -> None:
     """All secrets, without what they hold."""
     async with access.open() as store:
-        output.objects([one async for one in list_all(store, Secret)])
+        output.objects([one async for one in list_all(store, Secret)], empty="there are no secrets")
 
 
 @command(secret, "delete")
@@ -112,10 +114,11 @@ async def rotate_key(
     key_file: Annotated[
         Path | None, typer.Option("--key-file", metavar="FILE", help="Instead of the one in the state directory.")
     ] = None,
+    yes: Yes = False,
 ) -> None:
-    """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside ``outlive up``.
+    """Make a new key, in two steps: no coordinator is ever without the key of a secret. Runs beside outlive up.
 
-    Coordinators fetch it from ``outlive up`` by themselves.
+    Coordinators fetch it from outlive up by themselves. The second step gives up the old key, and asks before.
     """
     path = key_file or access.directory / KEY_FILE
     key = ClusterKey.read(path)
@@ -142,6 +145,7 @@ async def rotate_key(
             write(f"secrets are sealed for key {published}; the old key is not in {path} any more\n")
             return
         await _check_coordinators(store, key, leave or [])
+        ask(f"Give up the old key in {path}? Copies of the store that are sealed for it cannot be opened then.", yes)
         await publish(store, access.clock, key)
         count = 0
         async for one in list_all(store, Secret):

@@ -23,6 +23,7 @@ from outlive.base.errors import BadInput, ExitCode, OutliveError, Unavailable
 from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
 from outlive.base.logging import reopen_log
+from outlive.base.phrases import count_of
 from outlive.base.random import system_random
 from outlive.cli.access import check_store_there, default_state_dir
 from outlive.cli.notify import TEST_PATH
@@ -114,7 +115,7 @@ def _write_example_settings(config: Path | None, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with example_files() as files:
         write_output(directory / CONFIG_NAME, files.settings.read_bytes())
-    _say(f"capacity of all flavor groups is sold: see {directory / CONFIG_NAME}, and outlive commitments --help")
+    _say(f"example: hosts and VMs that exist nowhere, with the settings in {directory / CONFIG_NAME}")
 
 
 async def _up(directory: Path, sections: Mapping[str, Any], file: Path | None, *, example: bool) -> ExitCode | None:
@@ -459,7 +460,7 @@ def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
 
 
 async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -> None:
-    """Say when it is ready, with the coverage, and once more when every VM has been looked at."""
+    """Say when it is ready, and the coverage once every VM has been looked at; the address is what is said last."""
     from outlive.base import garbage
     from outlive.resources import FAILOVER, Reservation
     from outlive.resources.reasons import CoverageReason
@@ -473,16 +474,20 @@ async def _report(store: SqliteStore, role: UpRole, url: str, directory: Path) -
         raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
     garbage.settle()
     hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
-    seen = await _reported(store)
-    _say(f"ready on {url} with {hosts} hosts and {vms} VMs; {_covered(seen)} (token in {directory / TOKEN_FILE})")
+    _say(f"ready with {count_of(hosts, 'host')} and {count_of(vms, 'VM')} (token in {directory / TOKEN_FILE})")
     if not vms:
         _say("nothing to protect yet: see outlive import --help")
+        _say(f"ready on {url}")
+        return
+    seen = await _reported(store)
+    _say(f"{_covered(seen)}; ready on {url}")
+    if seen["reported"] >= vms and CoverageReason.WAITING not in seen["reasons"]:
         return
     while seen["reported"] < vms or CoverageReason.WAITING in seen["reasons"]:
         await asyncio.sleep(COVERAGE_S)
         seen = await _reported(store)
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
-    _say(f"{_covered(seen)} by {len(slots)} slots")
+    _say(f"{_covered(seen)} by {count_of(len(slots), 'slot')}; ready on {url}")
 
 
 async def _reported(store: SqliteStore) -> dict[str, Any]:

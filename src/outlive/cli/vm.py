@@ -16,8 +16,8 @@ from outlive.cli.commands import command, group
 from outlive.cli.console import print_log
 from outlive.cli.liveness import read_liveness
 from outlive.cli.objects import checked, write_resource
-from outlive.cli.operator import ask
 from outlive.cli.output import Follow, Lines, Output, coloured, table, write
+from outlive.cli.questions import ask
 from outlive.cli.values import words
 from outlive.cli.vm_tags import ProtectedTags, Tags, labels_of, selector_of, tag
 from outlive.drivers.files import read_input
@@ -342,8 +342,12 @@ async def stop(
     vm: OneVm,
     force: Annotated[bool, typer.Option("--force", help="Also where it is a mirror.")] = False,
     wait: Wait = False,
+    yes: Yes = False,
 ) -> ExitCode | None:
     """Stop a VM at once, as if its power was cut."""
+    async with access.open(write=True) as store:
+        found = await find_vm(store, vm)
+        ask(f"Cut the power of {called(found)} ({found.name})? What its guest has not written is lost.", yes)
     return await _ask(access, vm, "stop", wait, force=force)
 
 

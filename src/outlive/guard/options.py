@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from outlive.guard.states import USAGE
 
@@ -58,23 +58,54 @@ class OneLine(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class CommandHelp(argparse.HelpFormatter):
+    """Help that looks as that of all other commands."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=80)
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """Say ``Usage`` as all other commands do."""
+        super().add_usage(usage, actions, groups, "Usage: ")
+
+    def start_section(self, heading: str | None) -> None:
+        """Begin a section with a capital letter."""
+        super().start_section(heading.capitalize() if heading else heading)
+
+
 def parser() -> OneLine:
     """All options, with what they mean."""
-    made = OneLine("outlive guard", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
+    made = OneLine(
+        "outlive guard",
+        usage="%(prog)s [OPTIONS]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        allow_abbrev=False,
+        add_help=False,
+        formatter_class=CommandHelp,
+    )
     add = made.add_argument
-    add("--socket", metavar="PATH", default=SOCKET, help="where the daemon finds the guard (default %(default)s)")
-    add("--watchdog", metavar="PATH", default=WATCHDOG, help="the watchdog that resets the host (default %(default)s)")
-    add("--cgroup", metavar="FOLDER", default=CGROUP, help="the group that all VMs are below (default %(default)s)")
+    add("--socket", metavar="PATH", default=SOCKET, help="Where the daemon finds the guard.  [default: %(default)s]")
+    add(
+        "--watchdog",
+        metavar="PATH",
+        default=WATCHDOG,
+        help="The watchdog that resets the host.  [default: %(default)s]",
+    )
+    add("--cgroup", metavar="FOLDER", default=CGROUP, help="The group that all VMs are below.  [default: %(default)s]")
     add(
         "--stop-service",
         metavar="COMMAND",
         default="",
-        help="stops whatever could start a VM; libvirt: all its daemons",
+        help="Stops whatever could start a VM; libvirt: all its daemons.",
     )
-    add("--start-service", metavar="COMMAND", default="", help="starts it when the gate opens again; libvirt: as above")
-    add("--rehearsal", action="store_true", help="take a file or FIFO as the watchdog: proves nothing, resets nothing")
-    add("--laboratory", metavar="SOCKET", default="", help="only for laboratories: what resets this host instead")
-    add("--status", action="store_true", help="ask the guard that runs, print its answer as JSON, and end")
+    add(
+        "--start-service", metavar="COMMAND", default="", help="Starts it when the gate opens again; libvirt: as above."
+    )
+    add("--rehearsal", action="store_true", help="Take a file or FIFO as the watchdog: proves nothing, resets nothing.")
+    add("--laboratory", metavar="SOCKET", default="", help="Only for laboratories: what resets this host instead.")
+    add("--status", action="store_true", help="Ask the guard that runs, print its answer as JSON, and end.")
+    add("-h", "--help", action="help", help="Show this message and exit.")
     return made
 
 

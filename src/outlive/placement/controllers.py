@@ -95,7 +95,7 @@ class PipelineController:
         status = msgspec.structs.replace(pipeline.status, conditions=conditions)
         written = await self._store.replace_status(msgspec.structs.replace(pipeline, status=status))
         self._pipelines.note(written, replaced=pipeline.metadata.resource_version)
-        _log.info("placement.pipeline_built", pipeline=key, unknown=result.unknown, failed=result.failed)
+        _log.debug("placement.pipeline_built", pipeline=key, unknown=result.unknown, failed=result.failed)
 
 
 def _timed(old: tuple[Condition, ...], new: tuple[Condition, ...], now: object) -> tuple[Condition, ...]:

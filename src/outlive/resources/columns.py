@@ -64,6 +64,18 @@ def names(obj: Resource) -> list[Cell]:
     return [*([cell(obj, obj.info.display)] if obj.info.display else []), obj.name]
 
 
+def check_fields(obj: Resource, path: str) -> None:
+    """``BadInput`` for a path with a field that no object of this kind has; keys of maps may be any."""
+    value: Any = obj
+    for segment in parse_path(path):
+        if not isinstance(value, msgspec.Struct) or not isinstance(segment, str):
+            return
+        fields = _attributes(type(value))
+        if segment not in fields:
+            raise BadInput(f"{path}: there is no field {segment!r}", remedy=f"one of {', '.join(sorted(fields))}")
+        value = getattr(value, fields[segment])
+
+
 def cell(obj: Resource, path: str) -> Cell:
     """What a table prints of the path: numbers and truths as they are, everything else as text, nothing as ``""``."""
     return _cell(value_at(obj, path))
@@ -107,7 +119,7 @@ def _cell(value: Any) -> Cell:
     if isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+        return value.isoformat(timespec="seconds").replace("+00:00", "Z")
     if isinstance(value, Amounts):
         value = value.wire()
     if isinstance(value, Mapping):

@@ -229,8 +229,7 @@ class DecisionLog:
         )
         for listener in self._listeners:
             listener(use)
-        log = _log.info if changed else _log.debug  # the same answer again is no news
-        log(
+        _log.debug(
             "decision.used",
             decision=use.name,
             subject=subject,

@@ -10,18 +10,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Generic, NamedTuple, TypeVar
-
-from prometheus_client.core import CounterMetricFamily, Metric
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, NotFound, OutliveError
 from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, R
 from outlive.resources.codec import encode
-from outlive.runtime.metrics import Metrics
 from outlive.store import Store, list_all
 from outlive.store.tables import StoreUsage, owner_of
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from outlive.runtime.metrics import Metrics
 
 ATTEMPTS: Final = 4
 """Writes of one object before it is dropped."""
@@ -90,6 +92,8 @@ class BackgroundWriter(abc.ABC, Generic[T]):
         metrics.register_collector(self._collect)
 
     def _collect(self) -> list[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
         name = self.what.replace("-", "_")
         dropped = f"{self.what}: lost to a full queue or an absent store"
         return [

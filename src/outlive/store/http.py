@@ -14,12 +14,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final, Generic, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, cast
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from outlive.base import limits
 from outlive.base.clock import Clock
@@ -29,15 +27,15 @@ from outlive.base.random import Random
 from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import encode
 from outlive.store.contract import Change, Page, Reset, Synced
-from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, lost, object_of, read_answer, refusal
+from outlive.store.http_answers import ListPage, change_of, decoded, lines_of, object_of, refusal
 from outlive.store.rules import check_has_status, check_replaceable, not_found
 from outlive.store.selectors import Selector
 from outlive.store.tls import check_address, shown_address
 
-CONNECT_SECONDS: Final = 10.0
-"""How long a connection may take to open."""
-ANSWER_SECONDS: Final = 75.0
-"""How long an answer may take; longer than the server gives itself."""
+if TYPE_CHECKING:
+    from outlive.store.http_calls import HttpCalls
+    from outlive.store.http_session import HttpSession
+
 SILENCE_SECONDS: Final = 45.0
 """How long a watch may be silent; the server says something every 15 s."""
 PAUSE_LEAST_SECONDS: Final = 0.2
@@ -47,9 +45,6 @@ AHEAD_CHANGES: Final = 1000
 """Changes that are read before the observer asks for them."""
 TOKEN_AGAIN_SECONDS: Final = 10.0
 """How long a token that was just taken instead of another is sent before the other is tried again."""
-CONNECTIONS: Final = 64
-KEEP_ALIVE_SECONDS: Final = 30.0
-"""How long an idle connection is kept; shorter than the server keeps it, so that no write goes into a closing one."""
 WATCH_PARAMETERS: Final[Mapping[str, str]] = {
     "watch": "true",
     "sendInitialEvents": "true",
@@ -68,7 +63,8 @@ class HttpStore:
 
     ``tls``: what to believe, by default authorities that the system knows (``outlive.store.tls.trusting``).
     ``insecure``: the token may be sent in clear text to another machine; ``Forbidden`` without. ``former``: the token
-    before it, for a server whose store was restored and knows that one.
+    before it, for a server whose store was restored and knows that one. ``calls``: how requests are sent, where not
+    over the connections of ``HttpSession``; watches always are.
     """
 
     embedded = True
@@ -85,6 +81,7 @@ class HttpStore:
         insecure: bool = False,
         former: str = "",
         silence_s: float = SILENCE_SECONDS,
+        calls: HttpCalls | None = None,
     ) -> None:
         check_address(base_url, insecure=insecure)
         self._server = base_url.rstrip("/")
@@ -96,7 +93,8 @@ class HttpStore:
         self._random = random
         self._tls = tls
         self._silence_s = silence_s
-        self._session: aiohttp.ClientSession | None = None
+        self._calls = calls
+        self._session: HttpSession | None = None
         self._observations: list[HttpObservation[Resource]] = []
         self._closed = False
 
@@ -188,21 +186,14 @@ class HttpStore:
 
     async def download(self, path: str, sink: Callable[[bytes], object]) -> None:
         """Have ``sink`` take the body of an answer part by part, however long it is; errors as for other calls."""
-        limits = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=DOWNLOAD_SILENCE_S)
-        try:
-            async with self._connected().get(
-                self._url(path, None, self._server),
-                headers=self._headers(),
-                allow_redirects=False,
-                ssl=self._trust_setting(),
-                timeout=limits,
-            ) as answer:
-                if not 200 <= answer.status < 300:
-                    raise refusal(answer.status, await read_answer(answer), writing=False)
-                async for part in answer.content.iter_any():
-                    sink(part)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise lost(error, self._base, writing=False) from error
+        from outlive.store.http_session import read_answer
+
+        url = self._url(path, None, self._server)
+        async with self._opened().watch(url, self._headers(), self._tls, DOWNLOAD_SILENCE_S) as answer:
+            if not 200 <= answer.status < 300:
+                raise refusal(answer.status, await read_answer(answer), writing=False)
+            async for part in answer.content.iter_any():
+                sink(part)
 
     def use_token(self, token: str, former: str = "") -> None:
         """Send this token from now on, and what was the token before it where a server does not know it."""
@@ -229,18 +220,7 @@ class HttpStore:
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = "application/json"
-        try:
-            async with self._connected().request(
-                method,
-                self._url(path, None, self._server),
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                ssl=self._trust_setting(),
-            ) as answer:
-                return answer.status, await read_answer(answer)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise lost(error, self._base, writing=method != "GET") from error
+        return await self._connected().call(method, self._url(path, None, self._server), headers, body, self._tls)
 
     async def close(self) -> None:
         """Close all connections; further calls and all observers raise ``Unavailable``."""
@@ -248,9 +228,9 @@ class HttpStore:
         observations, self._observations = self._observations, []
         for observation in observations:
             await observation.fail(_closed())
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        for open_calls in (self._calls, self._session):
+            if open_calls is not None:
+                await open_calls.close()
 
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> HttpObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
@@ -287,15 +267,16 @@ class HttpStore:
 
     async def _watch(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
         """The changes of one connection."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=self._silence_s)
         token = self._token
         try:
-            async with self._connected().get(
-                self._url(path, parameters), headers=self._headers(), timeout=timeout, ssl=self._trust_setting()
+            async with self._opened().watch(
+                self._url(path, parameters), self._headers(), self._tls, self._silence_s
             ) as answer:
                 if answer.status != 200:
                     if answer.status == 401 and self._other_token(token):
                         raise Unavailable("the token has changed", remedy="observe again")
+                    from outlive.store.http_session import read_answer
+
                     raise refusal(answer.status, await read_answer(answer), writing=False)
                 async for line in lines_of(answer.content):
                     change = change_of(kind, line)
@@ -305,8 +286,6 @@ class HttpStore:
             if token != self._token:  # renewed while the watch ran
                 raise Unavailable("the token has changed", remedy="observe again") from None
             raise
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise lost(error, self._base, writing=False) from error
 
     async def _call(
         self,
@@ -324,41 +303,29 @@ class HttpStore:
             token, headers = self._token, self._headers()
             if body is not None:
                 headers["Content-Type"] = content_type
-            try:
-                async with self._connected().request(
-                    method,
-                    self._url(path, parameters, base),
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    ssl=self._trust_setting(),
-                ) as answer:
-                    raw = await read_answer(answer)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise lost(error, self._base, writing=writing) from error
-            if answer.status != 401 or not self._other_token(token):  # what is refused was not applied
+            url = self._url(path, parameters, base)
+            status, raw = await self._connected().call(method, url, headers, body, self._tls)
+            if status != 401 or not self._other_token(token):  # what is refused was not applied
                 break
-        if not 200 <= answer.status < 300:
-            raise refusal(answer.status, raw, writing=writing)
+        if not 200 <= status < 300:
+            raise refusal(status, raw, writing=writing)
         return raw
 
-    def _connected(self) -> aiohttp.ClientSession:
+    def _connected(self) -> HttpCalls:
+        """What sends requests."""
+        if self._closed:
+            raise _closed()
+        return self._calls if self._calls is not None else self._opened()
+
+    def _opened(self) -> HttpSession:
+        """The connections of watches, and of requests where nothing else was given for these."""
         if self._closed:
             raise _closed()
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
-                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
-                read_bufsize=1 << 20,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-            # aiohttp sends PUT and DELETE again when a kept connection turns out to be closed, and has no setting
-            # against it. The first may have been applied, and the second would then be answered Conflict or NotFound.
-            self._session._retry_connection = False
-        return self._session
+            from outlive.store.http_session import HttpSession
 
-    def _trust_setting(self) -> ssl.SSLContext | bool:
-        return self._tls if self._tls is not None else True
+            self._session = HttpSession(self._base)
+        return self._session
 
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
@@ -366,9 +333,9 @@ class HttpStore:
             headers["X-Global-Request-Id"] = global_request_id()
         return headers
 
-    def _url(self, path: str, parameters: Mapping[str, str] | None, base: str = "") -> URL:
+    def _url(self, path: str, parameters: Mapping[str, str] | None, base: str = "") -> str:
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
-        return URL(f"{base or self._base}{path}{f'?{query}' if query else ''}", encoded=True)
+        return f"{base or self._base}{path}{f'?{query}' if query else ''}"
 
     def _path(self, kind: type[Resource], name: str = "") -> str:
         if KINDS.get(kind.kind()) is not kind:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import aiohttp
 import msgspec
 
 from outlive.base import errors, limits
@@ -18,6 +17,9 @@ from outlive.base.errors import NotUnderstood, OutliveError, Unavailable, Unknow
 from outlive.resources import R
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Delete, Synced, Upsert
+
+if TYPE_CHECKING:
+    import aiohttp
 
 ANSWER_BYTES: Final = 512 * 1024 * 1024
 """The largest answer that is read."""
@@ -117,18 +119,6 @@ def object_of(kind: type[R], raw: bytes | msgspec.Raw, *, writing: bool) -> R:
         raise failure(f"the server's answer is not understood: {error.message}", remedy="is it newer?") from None
 
 
-async def read_answer(answer: aiohttp.ClientResponse) -> bytes:
-    """The whole body of an answer, up to a limit."""
-    parts: list[bytes] = []
-    size = 0
-    async for part in answer.content.iter_any():
-        size += len(part)
-        if size > ANSWER_BYTES:
-            raise errors.LimitExceeded(f"an answer of more than {ANSWER_BYTES} bytes", remedy="ask for smaller pages")
-        parts.append(part)
-    return b"".join(parts)
-
-
 async def lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The complete lines of a stream; what is left of a broken one at its end is dropped."""
     rest = b""
@@ -182,16 +172,22 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     return kind(message, place=details.place, remedy=details.remedy)
 
 
+def not_believed(error: object, base: str) -> Unavailable:
+    """The server could not prove who it is; nothing was sent."""
+    return Unavailable(
+        f"{base} is not believed: {error}",
+        remedy="give the --fingerprint that outlive up printed there; see that this machine's clock is right",
+    )
+
+
+def not_reached(error: object, base: str) -> Unavailable:
+    """No connection was opened; nothing was sent."""
+    return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
+
+
 def lost(error: Exception, base: str, *, writing: bool) -> OutliveError:
-    """What a failing connection means: certainly not applied, or perhaps."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        return Unavailable(
-            f"{base} is not believed: {getattr(error, 'certificate_error', error)}",
-            remedy="give the --fingerprint that outlive up printed there; see that this machine's clock is right",
-        )
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-        return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
-    text = f"the connection to {base} was lost: {error or type(error).__name__}"
+    """What a connection means that ended before its answer: a write was perhaps applied."""
+    text = f"the connection to {base} was lost: {str(error) or type(error).__name__}"
     if writing:
         return Unknown(text, remedy="read the object to see whether it was applied")
     return Unavailable(text, remedy="try again")

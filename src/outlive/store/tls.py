@@ -18,9 +18,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
-
-from outlive.base.errors import BadInput, Forbidden, NotFound, Unavailable
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, Forbidden, LimitExceeded, NotFound, Unavailable
 
 AUTHORITY_PATH: Final = "/ca"
 """Where a server gives away the certificate of its own authority, and of the one that is to follow it."""
@@ -202,25 +201,24 @@ async def fetch_authority(url: str, pinned: str) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # what comes is compared with the fingerprint, and nothing else is asked
-    timeout = aiohttp.ClientTimeout(total=ASKED_WITHIN_S)
-    where = url.rstrip("/") + AUTHORITY_PATH
+    from outlive.store.http_calls import BriefCalls
+
+    calls = BriefCalls(url, SystemClock(), answer_bytes=AUTHORITY_BYTES, within_s=ASKED_WITHIN_S)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(where, ssl=context, allow_redirects=False) as answer,
-        ):
-            text = (await answer.content.read(AUTHORITY_BYTES)).decode("ascii", "replace")
-    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        status, raw = await calls.call("GET", url.rstrip("/") + AUTHORITY_PATH, {}, None, context)
+    except (Unavailable, LimitExceeded) as error:
         raise Unavailable(
-            f"{url} cannot be asked: {error or 'no answer in time'}", remedy="check the address, and that it runs"
+            f"{url} cannot be asked: {error.message}", remedy="check the address, and that it runs"
         ) from None
-    if answer.status != 200:
+    finally:
+        await calls.close()
+    if status != 200:
         raise NotFound(
-            f"{url} has no authority of its own (it answered {answer.status})",
+            f"{url} has no authority of its own (it answered {status})",
             remedy="leave --fingerprint out: its certificate is of an authority that others know; or check the address",
         )
     try:
-        found = pinned_certificates(text, pinned)
+        found = pinned_certificates(raw.decode("ascii", "replace"), pinned)
         context_trusting(found)
     except BadInput as error:
         raise Forbidden(

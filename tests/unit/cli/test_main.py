@@ -40,7 +40,7 @@ def test_every_command_has_help(name: str) -> None:
     [
         ("frobnicate",),
         ("--frobnicate",),
-        ("get",),
+        ("describe",),
         ("get", "nodes"),
         ("failover", "nothing"),
         ("get", "vms", "-o", "xml"),
@@ -161,7 +161,7 @@ def test_a_command_runs_as_a_module() -> None:
     [
         (("survive", "--failures", "two"), "Invalid value for '--failures': write a whole number"),
         (("survive", "--failures", "0"), "Invalid value for '--failures': write 1 or more"),
-        (("get", "vms", "-o", "xml"), "'xml' is not one of 'table', 'wide', 'json', 'yaml'"),
+        (("get", "vms", "-o", "xml"), "'xml' is not one of 'table', 'wide', 'name', 'json', 'yaml'"),
     ],
 )
 def test_a_wrong_option_is_told_in_plain_words(arguments: tuple[str, ...], said: str) -> None:

@@ -359,7 +359,7 @@ class _Assignment:
         self._reporter.slot_event(
             FailoverEvent.SLOT_REUSED, name, view.uid, vm=join.vm, host=view.host, members=members
         )
-        _log.info("slot.reused", slot=name, host=view.host, vm=join.vm, members=members)
+        _log.debug("slot.reused", slot=name, host=view.host, vm=join.vm, members=members)
 
     def _spoil(self, joins: Sequence[Join], name: str, error: OutliveError) -> None:
         """The attempt of the first is spent, the others are decided about again; nobody joins this slot for now."""
@@ -414,7 +414,7 @@ class _Assignment:
         self._reporter.slot_event(
             FailoverEvent.SLOT_CREATED, slot.name, slot.metadata.uid, host=action.host, vm=action.vm
         )
-        _log.info("slot.created", slot=slot.name, host=action.host, vm=action.vm)
+        _log.debug("slot.created", slot=slot.name, host=action.host, vm=action.vm)
 
 
 def _together(actions: Iterable[Action]) -> Iterator[Sequence[Action]]:

@@ -357,7 +357,7 @@ class Reconciler:
             took_s = context.clock.monotonic() - started
             context.reporter.cycle_done(summary, took_s)
             context.forecast.cycled(summary.reused + summary.created, took_s, summary.next_pause_s)
-            _log.info("cycle.done", cycle=self._tick, **msgspec.to_builtins(summary))
+            _log.debug("cycle.done", cycle=self._tick, **msgspec.to_builtins(summary))
         return summary.next_pause_s
 
     async def _tick_once(self, *, first: bool) -> Summary:

@@ -1,0 +1,208 @@
+"""Tables and lines as text for people: how wide each column is, what is cut and what is wrapped.
+
+In a width that a table exceeds, the longest cells are cut first and end in ``…``; the first column, which is the name,
+and numbers stay whole. Columns that do not fit even so follow below, behind the first column once more. A table without
+titles is a list of facts: the last column is wrapped and never cut. Without a width nothing is cut or wrapped.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from outlive.base.phrases import visible
+
+GAP: Final = 2
+"""Spaces between two columns."""
+CUT_LEAST: Final = 8
+"""No column is cut to less."""
+TEXT_LEAST: Final = 24
+"""The last column is cut to this before any other is."""
+WRAP_LEAST: Final = 20
+"""Nothing is wrapped to less."""
+CUT: Final = "…"
+NO_ROWS: Final = "none"
+_NUMBER = re.compile(r"[-+]?\d[\d.,:TZ+/-]*( ?[a-zA-Z%]{1,4})?")
+"""Amounts and times."""
+_BOLD: Final = "1"
+_COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
+
+
+class Coloured(NamedTuple):
+    """A cell in a colour, where the output has colours."""
+
+    text: str
+    colour: str
+
+
+Cell = str | Coloured
+
+
+class TextTable(NamedTuple):
+    """Titles and rows of cells; the columns named in ``numbers`` are right-aligned. ``empty`` stands for no rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    numbers: frozenset[str] = frozenset()
+    empty: str = NO_ROWS
+    headed: bool = True
+
+    @property
+    def has_titles(self) -> bool:
+        """Whether the columns have titles that are shown."""
+        return self.headed and any(self.columns)
+
+
+def table_lines(table: TextTable, width: int | None = None, *, colours: bool = False) -> list[str]:
+    """The lines of a table in so many columns of text."""
+    title = [visible(table.title)] if table.title else []
+    if not table.rows:
+        return [*title, table.empty]
+    if width is not None and not any(table.columns):
+        return [*title, *_fact_lines(table, width, colours=colours)]
+    natural = [
+        max(shown_width(text) for text in (name if table.has_titles else "", *(_text(row[at]) for row in table.rows)))
+        for at, name in enumerate(table.columns)
+    ]
+    lines = title
+    floors = natural if width is None else _floors(table, natural, width)
+    for part in [list(range(len(natural)))] if width is None else _parts(floors, width):
+        fitted = {at: natural[at] for at in part} if width is None else _fitted(natural, floors, part, width)
+        if lines and lines != title:
+            lines.append("")
+        if table.has_titles:
+            lines.append(_row_line(table, [table.columns[at] for at in part], fitted, _BOLD if colours else ""))
+        lines += [_row_line(table, [row[at] for at in part], fitted, colours=colours) for row in table.rows]
+    return lines
+
+
+def wrapped_lines(text: str, width: int | None, *, indent: str | None = None) -> list[str]:
+    """The lines of a text, broken between words; those that follow are indented as the line is, or by ``indent``."""
+    found = []
+    for line in text.split("\n"):
+        if width is None or shown_width(line) <= width:
+            found.append(line)
+            continue
+        start = line[: len(line) - len(line.lstrip())] if indent is None else indent
+        start = start if len(start) + WRAP_LEAST <= width else ""
+        found += textwrap.wrap(
+            line,
+            max(width, WRAP_LEAST),
+            subsequent_indent=start,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+    return found
+
+
+def shown_width(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
+
+
+def _floors(table: TextTable, natural: Sequence[int], width: int) -> list[int]:
+    """To how much each column may be cut: the first only where the widest of the others would not fit beside it."""
+    others = [_floor(table, at, natural[at]) for at in range(1, len(natural))]
+    return [max(CUT_LEAST, min(natural[0], width - GAP - max(others, default=0))), *others]
+
+
+def _parts(floors: Sequence[int], width: int) -> Iterable[list[int]]:
+    """The columns of each part, all of which begin with the first column."""
+    part, used = [0], floors[0]
+    for at in range(1, len(floors)):
+        if len(part) > 1 and used + GAP + floors[at] > width:
+            yield part
+            part, used = [0], floors[0]
+        part.append(at)
+        used += GAP + floors[at]
+    yield part
+
+
+def _floor(table: TextTable, at: int, natural: int) -> int:
+    """To how much a column may be cut; amounts and times stay whole."""
+    whole = all(_NUMBER.fullmatch(text) for row in table.rows if (text := _text(row[at])))
+    return natural if whole else min(natural, CUT_LEAST)
+
+
+def _fitted(natural: Sequence[int], floors: Sequence[int], part: Sequence[int], width: int) -> dict[int, int]:
+    """The widths of the columns of a part: the last one, which often is a sentence, loses first, then the widest."""
+    widths = {at: max(floors[at], min(natural[at], width)) for at in part}
+    while sum(widths.values()) + GAP * (len(part) - 1) > width:
+        last = part[-1]
+        first = widths[last] > max(TEXT_LEAST, floors[last])
+        loser = last if first else max(part, key=lambda at: (widths[at] > floors[at], at > 0, widths[at]))
+        if widths[loser] <= floors[loser]:
+            break
+        widths[loser] -= 1
+    return widths
+
+
+def _fact_lines(table: TextTable, width: int, *, colours: bool) -> list[str]:
+    """A row each, the last column wrapped below itself."""
+    last = len(table.columns) - 1
+    widths = {at: max(shown_width(_text(row[at])) for row in table.rows) for at in range(last)}
+    indent = " " * (sum(widths.values()) + GAP * last)
+    lines = []
+    for row in table.rows:
+        head = _row_line(table, row[:last], widths, padded=True, colours=colours)
+        text = _text(row[last])
+        wrapped = wrapped_lines(f"{indent}{text}", width, indent=indent)
+        if isinstance(row[last], Coloured) or len(wrapped) == 1:
+            wrapped = [indent + _painted(row[last], text, colours=colours)]
+        lines.append((head + wrapped[0][len(indent) :]).rstrip())
+        lines += wrapped[1:]
+    return lines
+
+
+def _row_line(
+    table: TextTable,
+    cells: Sequence[Cell],
+    widths: dict[int, int],
+    style: str = "",
+    *,
+    colours: bool = False,
+    padded: bool = False,
+) -> str:
+    shown = []
+    for (at, width), cell in zip(widths.items(), cells, strict=True):
+        text = cut_text(_text(cell), width)
+        pad = " " * (width - shown_width(text))
+        painted = _painted(cell, text, colours=colours) if not style else f"\x1b[{style}m{text}\x1b[0m"
+        shown.append(pad + painted if table.columns[at] in table.numbers else painted + pad)
+    line = (" " * GAP).join(shown)
+    return line + " " * GAP if padded and shown else line.rstrip()
+
+
+def cut_text(text: str, width: int) -> str:
+    """The text, or as much of it as fits before the mark that something was cut."""
+    if shown_width(text) <= width:
+        return text
+    used, kept = 0, []
+    for char in text:
+        used += _char_width(char)
+        if used > width - 1:
+            break
+        kept.append(char)
+    return "".join(kept) + CUT
+
+
+def _painted(cell: Cell, text: str, *, colours: bool) -> str:
+    code = _COLOURS.get(cell.colour, "") if isinstance(cell, Coloured) else ""
+    return f"\x1b[{code}m{text}\x1b[0m" if code and colours else text

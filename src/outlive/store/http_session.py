@@ -1,0 +1,95 @@
+"""Requests and watches over aiohttp: connections that many calls of a daemon share."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+from yarl import URL
+
+from outlive.base.errors import LimitExceeded, OutliveError
+from outlive.store.http_answers import ANSWER_BYTES, lost, not_believed, not_reached
+from outlive.store.http_calls import ANSWER_SECONDS, CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
+
+CONNECTIONS = 64
+
+
+class HttpSession:
+    """Calls and watches of one client."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, tls: ssl.SSLContext | None
+    ) -> tuple[int, bytes]:
+        """The status and body of any answer; ``Unavailable``, for writes ``Unknown`` if it may have been applied."""
+        try:
+            async with self._opened().request(
+                method,
+                URL(url, encoded=True),
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                ssl=tls if tls is not None else True,
+            ) as answer:
+                return answer.status, await read_answer(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._lost(error, writing=method != "GET") from error
+
+    @asynccontextmanager
+    async def watch(
+        self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, silence_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer that goes on; ``Unavailable`` when the connection ends badly, or nothing comes for so long."""
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence_s)
+        trusted = tls if tls is not None else True
+        try:
+            async with self._opened().get(
+                URL(url, encoded=True), headers=headers, timeout=timeout, ssl=trusted
+            ) as answer:
+                yield answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._lost(error, writing=False) from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                read_bufsize=READ_BYTES,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+            # aiohttp sends PUT and DELETE again when a kept connection turns out to be closed, and has no setting
+            # against it. The first may have been applied, and the second would then be answered Conflict or NotFound.
+            self._session._retry_connection = False
+        return self._session
+
+    def _lost(self, error: Exception, *, writing: bool) -> OutliveError:
+        """What a failing connection means: certainly not applied, or perhaps."""
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            return not_believed(getattr(error, "certificate_error", error), self._base)
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
+            return not_reached(error, self._base)
+        return lost(error, self._base, writing=writing)
+
+
+async def read_answer(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body of an answer, up to a limit."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES:
+            raise LimitExceeded(f"an answer of more than {ANSWER_BYTES} bytes", remedy="ask for smaller pages")
+        parts.append(part)
+    return b"".join(parts)
