@@ -20,8 +20,8 @@ from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.base.phrases import count_of, listing, shown_time
 from outlive.cli.access import Access, check_store_there
 from outlive.cli.arguments import Yes, completing, host_names
-from outlive.cli.operator import ask
 from outlive.cli.output import Report, progress, write
+from outlive.cli.questions import ask
 from outlive.cli.settings import config_file, load
 
 if TYPE_CHECKING:
