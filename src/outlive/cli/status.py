@@ -12,7 +12,7 @@ from outlive.base.errors import ExitCode, NotFound
 from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access
 from outlive.cli.liveness import read_liveness
-from outlive.cli.output import Output, table
+from outlive.cli.output import Output, fault_blocks, table
 from outlive.node.disarm import enforcing_hosts
 from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife, VmLiveness
 from outlive.recovery.cluster_health import (
@@ -367,7 +367,6 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     faults = [(one["fault"], one["subject"], one["message"], one["remedy"]) for one in document["faults"]]
     tables = (
         (("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]),
-        (("Fault", "Of", "What is wrong", "What helps"), faults),
         (("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]]),
     )
-    return [*lines, *(table(titles, rows) for titles, rows in tables if rows)]
+    return [*lines, *fault_blocks(faults), *(table(titles, rows) for titles, rows in tables if rows)]
