@@ -35,7 +35,8 @@ HOST = Hypervisor(
 
 
 def test_columns_show_defaults_that_the_wire_leaves_out() -> None:
-    assert cells(HOST) == ["az1", "True", 0, "7500m", "16Gi"]
+    assert cells(HOST) == ["az1", "", "True", 0, "7500m", "16Gi"]
+    assert cells(HOST, known={"State": "silent for 9 s"})[1] == "silent for 9 s"
 
 
 def test_every_column_of_every_kind_can_be_parsed() -> None:
@@ -84,7 +85,7 @@ def test_a_table_is_sent_only_to_who_asks_for_it_first(accept: str, version: str
 
 def test_a_row_has_a_cell_for_every_column() -> None:
     for kind in (Hypervisor,):
-        assert len(row(HOST, Instant(2000), "None")["cells"]) == len(columns(kind))
+        assert len(row(HOST, Instant(2000), "None", {})["cells"]) == len(columns(kind))
 
 
 @pytest.mark.parametrize(
