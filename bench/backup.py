@@ -60,6 +60,7 @@ def _fill(folder: Path, state: Path) -> None:
     files = ("--hosts", str(folder / "hosts.csv"), "--vms", str(folder / "vms.csv"))
     _run("import", "csv", *files, "--state-dir", str(state))
     _run("failover", "plan", "--apply", "--state-dir", str(state))
+    _covered_seconds(state)  # a cluster that has run: what covers each VM is in its store
 
 
 def _run(*words: str) -> None:
