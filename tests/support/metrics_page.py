@@ -25,6 +25,7 @@ from outlive.recovery.cluster_gauges import ClusterFigures, cluster_metrics
 from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import Limes, Ports, UpRole
+from outlive.runtime.backups import BackupKeeper, BackupSettings
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import NotifierPorts
 from outlive.store.memory import MemoryStore
@@ -103,7 +104,8 @@ def _server_rows() -> list[MetricRow]:
     ]
     expiries = ExpiryGauges(cast("Any", tokens), dict).collect()
     slots = [*reservation_metrics([]), *host_metrics([], [])]
-    return list(_rows(role.metrics, [*cluster_metrics(_empty_figures()), *slots, *storage, *expiries]))
+    backups = BackupKeeper(NOBODY, BackupSettings(), LoopClock(), place="").collect()  # type: ignore[arg-type]
+    return list(_rows(role.metrics, [*cluster_metrics(_empty_figures()), *slots, *storage, *expiries, *backups]))
 
 
 def _daemon_rows() -> list[MetricRow]:
