@@ -69,7 +69,7 @@ def test_get_prints_columns_and_wide_prints_more(tmp_path: Path) -> None:
             code, out, err = await call("get", "hypervisors")
             assert code == 0, err
             lines = [line.split() for line in out.splitlines()]
-            assert lines[0] == ["NAME", "ZONE", "READY", "VMS", "CPU", "MEMORY", "AGE"]
+            assert lines[0] == ["NAME", "ZONE", "STATE", "READY", "VMS", "CPU", "MEMORY", "AGE"]
             assert [line[0] for line in lines[1:]] == ["h0", "h1", "h2"]
             assert lines[3][2:5] == ["2", "64", "256Gi"]
             _, wide, _ = await call("get", "ohv", "-o", "wide")

@@ -96,7 +96,7 @@ def test_a_terminal_is_asked_before_something_is_deleted(state: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("delete", "host", "h3"), ("maintenance", "on"), ("vm", "stop", "v1"), ("restore", "copy")],
+    [("delete", "host", "h3"), ("maintenance", "on"), ("vm", "stop", "v1")],
     ids=lambda words: words[0],
 )
 def test_what_cannot_be_undone_asks_and_without_a_terminal_does_nothing(

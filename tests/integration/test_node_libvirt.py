@@ -293,7 +293,7 @@ def test_a_start_without_its_disk_fails_at_once_with_the_reason_and_succeeds_onc
     assert _is_down_without_a_hold(single, uuid, "disk-missing")
     disk.write_bytes(b"\0" * 4096)
     assert "runs" in vm_verb(single, "start", "web", "--wait")
-    vm_verb(single, "stop", "web", "--wait")
+    vm_verb(single, "stop", "web", "--wait", "--yes")
 
 
 def test_a_start_whose_disk_a_stranger_has_locked_fails_at_once_and_leaves_no_hold(single: Single, disks: Path) -> None:
@@ -310,4 +310,4 @@ def test_a_start_whose_disk_a_stranger_has_locked_fails_at_once_and_leaves_no_ho
     assert _is_down_without_a_hold(single, uuid, "lock-foreign")
     assert not single.events("vm.worker_crashed")
     assert "runs" in vm_verb(single, "start", "db", "--wait")
-    vm_verb(single, "stop", "db", "--wait")
+    vm_verb(single, "stop", "db", "--wait", "--yes")

@@ -368,12 +368,15 @@ class Notifier:
             )
 
     async def _beat(self, heartbeat: HeartbeatTarget) -> None:
-        """Call as long as this process leads and is ready."""
+        """Call as long as this process leads and is ready, the first time as soon as it is."""
+        every_s = float(self._settings.heartbeat.every)
         while True:
             if self._elector.is_leader and not self._unready():
                 self._heart = await self._beat_once(heartbeat.ping)
                 self._count(HEARTBEAT, "failed" if self._heart.count else "sent", self._heart.count)
-            await self._clock.sleep(float(self._settings.heartbeat.every))
+                await self._clock.sleep(every_s)
+            else:
+                await self._clock.sleep(min(LOOK_S, every_s))
 
     async def _beat_once(self, ping: Callable[[], Awaitable[None]]) -> TargetFailures:
         try:
