@@ -85,7 +85,7 @@ def test_an_expectation_is_proposed_for_review_and_holds(tmp_path: Path) -> None
             "network (store, storage, bmc, vm)",
         ),
         ("timeline.yaml", "- {power-off: {hosts: [kvm-4]}}\n", "has no time"),
-        ("expect.yaml", "recoverd: 1\n", "did you mean recovered? there are at, events, recoveredWithin"),
+        ("expect.yaml", "recoverd: 1\n", "do you mean recovered? there are at, events, recoveredWithin"),
         ("expect.yaml", "at: [{at: 9s, vm: {vm-1-9: {on: kvm-1}}}]\n", "there is no VM 'vm-1-9'"),
         ("expect.yaml", "at: [{at: 9s, vm: {vm-1-1: {where: kvm-1}}}]\n", "'where' is no fact of it"),
         ("expect.yaml", "recoveredWithin: {12s: most}\n", "recoveredWithin.12s: Expected `str` matching regex '^(all|"),

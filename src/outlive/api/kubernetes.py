@@ -143,7 +143,7 @@ def version(outlive_version: str) -> dict[str, Any]:
 def columns(kind: type[Resource]) -> list[dict[str, Any]]:
     """Column definitions: the names, the kind's own columns, the age."""
     own = [_column(title, path, priority) for title, path, priority in kind.info.columns]
-    display = [_column(DISPLAY_COLUMN, kind.info.display)] if kind.info.display else []
+    display = [_column(DISPLAY_COLUMN, "the name that people gave it")] if kind.info.display else []
     return [*display, _column("Name", "metadata.name", form="name"), *own, _column("Age", "time since the creation")]
 
 
