@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support import judges
 from tests.support.judges import DEAD, make_holder, make_member, make_vm, put_domain, without_holders, write_as
-from tests.support.virtual_hosts import Bench, author
+from tests.support.virtual_hosts import Bench, PermissiveStore, author
 
 from outlive.guard.states import Phase, State
 from outlive.resources import (
@@ -27,8 +27,8 @@ _replace = msgspec.structs.replace
 
 
 def judged(story: Any) -> list[str]:
-    """What is found besides that this author may not write that."""
-    return [one for one in judges.judged(story) if one != "one-writer"]
+    """What is found where nothing refuses it before."""
+    return judges.judged(story, PermissiveStore)
 
 
 def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:

@@ -42,11 +42,12 @@ from outlive.simulation.judges.vms import (
     one_writer,
 )
 from outlive.simulation.judges.writes import (
+    Refusals,
     acknowledged_is_kept,
-    allowed_by_the_table,
     within_limits,
 )
 from outlive.simulation.narration import narrate
+from outlive.simulation.refusals import Refusal
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
 
@@ -75,6 +76,7 @@ class Judge:
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._reported: dict[tuple[str, str, str], None] = {}
         self._slow = Slow()
+        self._refusals = Refusals(truth.history)
         self.batches = Batches(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:
@@ -98,17 +100,12 @@ class Judge:
         """A write counts from now on."""
         truth, before, after = self.truth, write.before, write.after
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
-        self._found("one-writer", write.key, allowed_by_the_table(truth, write, author))
         self._found("limits", write.key, self._spins(write, author))
         self._found("S4", write.key, self.batches.wrote(before, after))
         for event in narrate(before, after, author):
             truth.history.record(event)
         if write.kind in COVERS:
             self.changed_s = asyncio.get_running_loop().time()
-        if isinstance(before, VirtualMachine):
-            here = after.hosts() if isinstance(after, VirtualMachine) else frozenset()
-            for host in before.hosts() - here:
-                truth.vm_left_s[host, before.name] = asyncio.get_running_loop().time()
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None
@@ -146,6 +143,11 @@ class Judge:
         if old is None or old.dead_through != after.record.dead_through:
             self._found("S2", after.name, dead_with_proof(old, after.record))
             self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
+
+    def refused(self, write: Write, author: Author, refusal: Refusal) -> None:
+        """A write that its author may not make does not count; an operator's does, who may be an administrator."""
+        now_s = asyncio.get_running_loop().time()
+        self._found("one-writer", write.key, self._refusals.refused(write, author, refusal, now_s))
 
     def acknowledged(self, answer: object) -> None:
         """A writer was answered that its write counts."""
