@@ -117,8 +117,7 @@ class Judge:
         self._found("limits", write.key, within_limits(after))
         if isinstance(after, VirtualMachine):
             if isinstance(before, VirtualMachine) and before.status is not after.status:
-                self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
-                self._found("S2", after.name, recovered_only_when_fenced(truth, before, after, author))
+                self._unproven(before, after, author)
                 self._found("order", after.name, self._starts.wrote(before, after))
                 self._found("slot", after.name, lands_in_its_own_slot(truth, before, after))
                 self._held(after.name)
@@ -129,6 +128,10 @@ class Judge:
                 truth.ordered[after.name, after.spec.fencing.requested] = None
         elif isinstance(after, Membership):
             self._member(before if isinstance(before, Membership) else None, after, author)
+
+    def _unproven(self, before: VirtualMachine, after: VirtualMachine, author: Author) -> None:
+        self._found("S2", after.name, entries_go_with_proof(self.truth, before, after, author))
+        self._found("S2", after.name, recovered_only_when_fenced(self.truth, before, after, author))
 
     def _member(self, before: Membership | None, after: Membership, author: Author) -> None:
         truth, old, now_s = self.truth, before.record if before is not None else None, asyncio.get_running_loop().time()
@@ -145,8 +148,11 @@ class Judge:
             self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
 
     def refused(self, write: Write, author: Author, refusal: Refusal) -> None:
-        """A write that its author may not make does not count; an operator's does, who may be an administrator."""
-        now_s = asyncio.get_running_loop().time()
+        """A write that its author may not make does not count, but an operator's, who may be an administrator. What
+        would have been done without a proof is wrong also where the server is in its way."""
+        now_s, before, after = asyncio.get_running_loop().time(), write.before, write.after
+        if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
+            self._unproven(before, after, author)
         self._found("one-writer", write.key, self._refusals.refused(write, author, refusal, now_s))
 
     def acknowledged(self, answer: object) -> None:
