@@ -244,7 +244,9 @@ class Restorable(Protocol):
 
 class _Simulated:
     def __init__(self) -> None:
-        self._store = WorldStore(LoopClock(), SeededIds(Random(1)), lambda write, author: None)
+        self._store = WorldStore(
+            LoopClock(), SeededIds(Random(1)), lambda write, by: None, lambda write, by, refusal: None
+        )
 
     async def written(self, write: Callable[[Store], Awaitable[T]]) -> T:
         return await write(self._store)

@@ -29,7 +29,8 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.simulation.hypervisors import domain_of
-from outlive.simulation.stores import Author, _author
+from outlive.simulation.stores import Author, WorldStore, _author
+from outlive.simulation.world import MakeStore
 from tests.support.loops import run
 from tests.support.virtual_hosts import GIB, Bench, author, small_vm
 
@@ -76,9 +77,9 @@ def put_domain(bench: Bench, host: str, run_id: str = "r1", epoch: int = 1, vm: 
     bench._changed(host, made.name, "running")
 
 
-def judged(story: Any) -> list[str]:
+def judged(story: Any, make_store: MakeStore = WorldStore) -> list[str]:
     async def reported() -> list[str]:
-        bench = Bench()
+        bench = Bench(make_store=make_store)
         bench.boot()
         await story(bench)
         return bench.broken()

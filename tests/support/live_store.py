@@ -21,19 +21,21 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from outlive.base.clock import Clock
-from outlive.base.errors import NotFound, Unavailable, Unknown
+from outlive.base.clock import Clock, Instant
+from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.codec import encode
 from outlive.simulation.expectations import Moment
 from outlive.simulation.process import go
+from outlive.simulation.refusals import Refusal
 from outlive.simulation.scenario import Scenario
 from outlive.simulation.states import differences
-from outlive.simulation.stores import Author, WorldStore, author_now, authored
+from outlive.simulation.stores import Author, Refused, WorldStore, Wrote, author_now, authored
 from outlive.simulation.story import LOOK_S, Ended, Story
-from outlive.store import Store
+from outlive.store import Store, rules
 from outlive.store.contract import Change, Delete, Page, Upsert
+from outlive.store.local import Judge
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Write
 from tests.support.accelerated import outside
@@ -83,18 +85,24 @@ class Connection:
 
     async def create(self, obj: R) -> R:
         """As the real store."""
+        self._kept.permit(lambda batch: rules.create(batch, obj, ids=self._kept.ids, now=self._kept.now()))
         return await self._write(obj, None, lambda: self.inner.create(obj))
 
     async def replace(self, obj: R) -> R:
         """As the real store."""
+        self._kept.permit(lambda batch: rules.replace(batch, obj))
         return await self._write(obj, obj, lambda: self.inner.replace(obj))
 
     async def replace_status(self, obj: R) -> R:
         """As the real store."""
+        self._kept.permit(lambda batch: rules.replace_status(batch, obj))
         return await self._write(obj, obj, lambda: self.inner.replace_status(obj))
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "") -> None:
         """As the real store."""
+
+        now = self._kept.now()
+        self._kept.permit(lambda batch: rules.delete(batch, ref, uid=uid, version=version, now=now))
 
         async def sent() -> None:
             with self._kept.writing(ref.kind, ref.name):
@@ -116,6 +124,9 @@ class Connection:
         annotations: Mapping[str, str | None] | None = None,
     ) -> Resource:
         """As the real store."""
+
+        given = {"labels": labels or {}, "annotations": annotations or {}}
+        self._kept.permit(lambda batch: rules.patch_metadata(batch, ref, **given))
 
         async def sent() -> Resource:
             with self._kept.writing(ref.kind, ref.name):
@@ -195,8 +206,8 @@ NOBODY: Final = Author("nobody here", "", ())
 class LiveStore(WorldStore):
     """See the module. Whoever made ``connect`` closes what it made, after the world has stopped."""
 
-    def __init__(self, clock: Clock, ids: Ids, wrote: Callable[[Write, Author], None], *, connect: Connect) -> None:
-        super().__init__(clock, ids, wrote)
+    def __init__(self, clock: Clock, ids: Ids, wrote: Wrote, refused: Refused, *, connect: Connect) -> None:
+        super().__init__(clock, ids, wrote, refused)
         self._connect = connect
         self._operator = Connection(self, connect())
         self._under_way: list[_UnderWay] = []
@@ -275,6 +286,26 @@ class LiveStore(WorldStore):
         """As the real store."""
         await self._operator.delete(ref, uid=uid, version=version)
 
+    # What is refused
+
+    def now(self) -> Instant:
+        """By the world's clock."""
+        return self._clock.now()
+
+    @property
+    def ids(self) -> Ids:
+        """For what is judged only: the real store gives its own."""
+        return self._ids
+
+    def permit(self, judge: Judge) -> None:
+        """``Forbidden`` where the server would refuse the write, which is asked before it is sent. What does not fit
+        the copy is the real store's to refuse."""
+        try:
+            write = judge(self._batch())
+        except OutliveError:
+            return
+        self._permit(write)
+
     # What is heard of
 
     @contextmanager
@@ -347,6 +378,8 @@ class LiveStore(WorldStore):
         write = Write(type(named), key, before, after, raw, named)
         late = after is not None and self._knows(after)
         self._remember(named)
+        if author_now() is NOBODY:
+            self._refused(write, NOBODY, Refusal(f"is not to write {named.kind()}/{key}", by_facts=False))
         if late:
             self._wrote(write, author_now())
             return

@@ -19,6 +19,8 @@ from outlive.simulation.judges.truth import Truth
 from outlive.simulation.machines import Machine
 from outlive.simulation.process import Process
 from outlive.simulation.stores import Author, WorldStore
+from outlive.simulation.world import MakeStore
+from outlive.store.tables import Write
 
 GIB = 2**30
 
@@ -36,6 +38,13 @@ def small_vm(name: str = "vm-1", *, accept_duplicate: bool = False) -> VirtualMa
     )
 
 
+class PermissiveStore(WorldStore):
+    """Carries out what the server would refuse: a judge behind the server is shown what it must find all the same."""
+
+    def _permit(self, write: Write) -> Write:
+        return write
+
+
 @dataclass
 class Bench:
     """Hosts that are judged, and nobody who runs them."""
@@ -44,12 +53,18 @@ class Bench:
     reported: list[tuple[str, str, str]] = field(default_factory=list)
     watch: Callable[[str, str], None] = lambda host, vm: None
     """Called after each change of a domain."""
+    make_store: MakeStore = WorldStore
 
     def __post_init__(self) -> None:
         self.history = History()
         self.hypervisors: dict[str, SimHypervisor] = {}
         self.disks = Disks("all", lambda host: self.judge.reach(host))
-        self.store = WorldStore(LoopClock(), SeededIds(Random(1)), lambda write, by: self.judge.wrote(write, by))
+        self.store = self.make_store(
+            LoopClock(),
+            SeededIds(Random(1)),
+            lambda write, by: self.judge.wrote(write, by),
+            lambda write, by, refusal: self.judge.refused(write, by, refusal),
+        )
         self.judge = Judge(
             Truth(self.store, self.hypervisors, self.disks, self.history), seed=1, replay="outlive simulate --seed 1"
         )

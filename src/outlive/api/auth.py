@@ -30,7 +30,7 @@ from outlive.base.logging import get_logger
 from outlive.commitments.access import LiquidAction, LiquidPolicy, shown
 from outlive.commitments.ports import TokenValidator
 from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter
-from outlive.node.permissions import host_refusal, kind_refusal, write_refusal
+from outlive.node.permissions import forbidden, host_refusal, kind_refusal, write_refusal
 from outlive.resources import Hypervisor, Resource, VirtualMachine
 from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads
 from outlive.resources.writers import ROLES, may_write_some
@@ -389,8 +389,7 @@ CHECKED: Final = HOSTS | {Role.CONTROLLER, Role.OPERATOR}
 
 
 def _refusal(identity: Identity, why: str) -> Forbidden:
-    who = f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}"
-    return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/concepts/security.md#table")
+    return forbidden(f"host {identity.host}" if identity.host else f"{identity.role} {identity.name}", why)
 
 
 def read_tokens(path: Path) -> list[tuple[str, Identity]]:

@@ -3,7 +3,7 @@
 The table says which fields belong to whom (``resources.writers``). A host writes them of objects that are its own, and
 of virtual machines that it has to do with; a coordinator also what fencing owns of other hosts. Nobody drops an entry
 among the holders of a virtual machine that is not fenced by its Membership (S2). The server asks this of every write
-with a token, and the judge of the simulation of every write of every process, so that what a program needs and what
+with a token, and the store of the simulation of every write of every process, so that what a program needs and what
 its token allows are the same (docs/concepts/security.md#rules).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from outlive.base.errors import Forbidden
 from outlive.node.permission_facts import NO_FACTS, Facts, HostWriter, NeededFacts
 from outlive.node.permissions_of_protocol import (
     check_cluster_of_host,
@@ -105,6 +106,11 @@ def host_refusal(who: HostWriter, before: Resource | None, after: Resource | Non
             return f"may not write {what}: that is another host's, and {who.host} is no coordinator"
     why, rule = table_refusal(names, before, after), RULES_OF_HOSTS.get(type(obj))
     return why if why or rule is None else rule(who, what, before, after, facts)
+
+
+def forbidden(who: str, why: str) -> Forbidden:
+    """The error that a refused writer gets; ``who``: ``host kvm-1``, ``controller ctl-1``."""
+    return Forbidden(f"the token of {who} {why}", remedy="who may is in docs/concepts/security.md#table")
 
 
 def kind_refusal(who: HostWriter, kind: type[Resource], name: str = "", verb: str = "update") -> str:

@@ -1,7 +1,7 @@
 """Who may write what: the names that each kind's fields belong to, and what one write changes.
 
 ``KindInfo.writers`` is the table; here is who writes under which names, and ``table_refusal``, which judges a creation,
-change or deletion by it. The server asks it for every token, the judge of the simulation for every process, and the
+change or deletion by it. The server asks it for every token, the store of the simulation for every process, and the
 manual prints it (docs/concepts/security.md#table). What a line cannot say is in ``outlive.node.permissions``.
 """
 

@@ -1,8 +1,9 @@
 """The store of a virtual cluster, and how each process reaches it.
 
-One memory store, every write of which is shown to the judges together with who made it; a backup of it can be made and
-restored. Each process has its own way there, with its own faults: what was sent takes effect whatever becomes of the
-sender, and the answer reaches nobody who was killed.
+One memory store, which refuses a process what the real server refuses a token with its names. Every write is shown to
+the judges together with who made it, and every refusal; a backup of it can be made and restored. Each process has its
+own way there, with its own faults: what was sent takes effect whatever becomes of the sender, and the answer reaches
+nobody who was killed.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.ids import Ids
 from outlive.base.random import Random
+from outlive.node.permissions import forbidden
 from outlive.resources import Cluster, MemberRecord, Membership, R, Resource
 from outlive.resources.cluster import Pause
 from outlive.resources.codec import decode, encode
 from outlive.resources.writers import ADMIN, HUMANS
 from outlive.simulation.process import Process, go
+from outlive.simulation.refusals import Refusal, refusal_of
 from outlive.store import Store
 from outlive.store.contract import Page
 from outlive.store.faults import FaultObservation, FaultRates, FaultStore
+from outlive.store.local import Judge
 from outlive.store.memory import MemoryStore
 from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
@@ -46,8 +50,17 @@ class Author(NamedTuple):
     process: str
     host: str
     writers: tuple[str, ...]
+    hears: bool = True
+    """Whether the answer to what it writes reaches it."""
+
+    @property
+    def token(self) -> str:
+        """Whose token it has, as the server calls it."""
+        return f"host {self.host}" if self.host else f"controller {self.process}"
 
 
+Wrote = Callable[[Write, Author], None]
+Refused = Callable[[Write, Author, Refusal], None]
 OUTSIDE = Author("operator", "", HUMANS)
 ADMINISTRATOR = Author("admin", "", (ADMIN,))
 _author: contextvars.ContextVar[Author] = contextvars.ContextVar("outlive_author", default=OUTSIDE)
@@ -89,11 +102,13 @@ class _Batch(Batch):
 
 
 class WorldStore(MemoryStore):
-    """See the module. ``wrote(write, author)`` is called for every write that changes something, once it counts."""
+    """See the module. ``wrote`` is called for every write that changes something, once it counts; ``refused`` for every
+    one that its author may not make."""
 
-    def __init__(self, clock: Clock, ids: Ids, wrote: Callable[[Write, Author], None]) -> None:
+    def __init__(self, clock: Clock, ids: Ids, wrote: Wrote, refused: Refused) -> None:
         super().__init__(clock, ids)
         self._wrote = wrote
+        self._refused = refused
         self._backup: dict[str, dict[str, bytes]] | None = None
         self._decoded: dict[tuple[str, str], Resource] = {}
         self._pages: dict[str, dict[tuple[str, int, str], Page[Any]]] = {}
@@ -140,8 +155,24 @@ class WorldStore(MemoryStore):
         name = kind.kind()
         return [self._decoded[(name, key)] for key, _ in self._tables.table(kind).snapshot()]  # type: ignore[misc]
 
+    async def _submit(self, judge: Judge) -> Resource:
+        return await super()._submit(lambda _: self._permit(judge(self._batch())))
+
     def _batch(self) -> Batch:
         return _Batch(self._tables, self._decoded)
+
+    def _permit(self, write: Write) -> Write:
+        """The write; ``Forbidden`` where the server refuses it. People of a story are never refused: what an operator
+        may not do is theirs to do as administrators, and the judges are told that they did not say so."""
+        author = author_now()
+        if ADMIN in author.writers:
+            return write
+        refusal = refusal_of(self, write, author.host, author.writers)
+        if refusal is not None:
+            self._refused(write, author, refusal)
+            if author.writers != HUMANS:
+                raise forbidden(author.token, refusal.why)
+        return write
 
     def _count(self, batch: Batch) -> None:
         for write in batch.writes:
@@ -305,7 +336,7 @@ class Way:
         """``Unknown`` where it may have arrived, and its answer cannot."""
         self._process.check()
         incarnation = self._store.incarnation
-        with authored(author):
+        with authored(author if self.hears else author._replace(hears=False)):
             if not self.sends:
                 await asyncio.sleep(CALL_LIMIT_S)
                 if self._random.random() < HALF:

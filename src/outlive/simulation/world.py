@@ -45,13 +45,12 @@ from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
 from outlive.simulation.setup import already_running, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
-from outlive.simulation.stores import QUIET, Author, ProcessStore, Way, WorldStore
+from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote
 from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
-from outlive.store.tables import Write
 
-MakeStore = Callable[[Clock, Ids, Callable[[Write, Author], None]], WorldStore]
-"""Makes the store of a world, which reports every write once it counts."""
+MakeStore = Callable[[Clock, Ids, Wrote, Refused], WorldStore]
+"""Makes the store of a world, which reports every write once it counts, and every one that it refuses."""
 CONTROLLER_RESTART_S: Final = 2.0
 BESIDE: Final = "/controller"
 """How the controller is named that runs beside a host's daemon."""
@@ -74,7 +73,10 @@ class World:
         self.random = Random(seed)
         self.history = History()
         self.store = store(
-            self.clock, SeededIds(self.random.fork("store")), lambda write, author: self.judge.wrote(write, author)
+            self.clock,
+            SeededIds(self.random.fork("store")),
+            lambda write, author: self.judge.wrote(write, author),
+            lambda write, author, refusal: self.judge.refused(write, author, refusal),
         )
         self.disks = Disks(spec.cuts, lambda host: self.judge.reach(host), self.random.fork("disks"))
         self.networks = Networks(self._network_changed)

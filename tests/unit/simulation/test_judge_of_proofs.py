@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from tests.support import judges
 from tests.support.judges import DEAD, make_holder, make_member, make_vm, put_domain, without_holders, write_as
-from tests.support.virtual_hosts import Bench, author
+from tests.support.virtual_hosts import Bench, PermissiveStore, author
 
+from outlive.base.errors import Forbidden
 from outlive.guard.states import Phase, State
 from outlive.resources import (
     Assigned,
@@ -27,8 +28,8 @@ _replace = msgspec.structs.replace
 
 
 def judged(story: Any) -> list[str]:
-    """What is found besides that this author may not write that."""
-    return [one for one in judges.judged(story) if one != "one-writer"]
+    """What is found where nothing refuses it before."""
+    return judges.judged(story, PermissiveStore)
 
 
 def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:
@@ -37,6 +38,15 @@ def test_entry_of_a_host_that_is_not_proven_dead_must_not_go() -> None:
         await write_as(bench, author("h2", "recovery"), without_holders)
 
     assert judged(story) == ["S2"]
+
+
+def test_who_wants_an_entry_of_such_a_host_to_go_is_found_at_once_also_where_the_server_refuses_it() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm(make_holder("h1")), make_member("h1")])
+        with pytest.raises(Forbidden, match="nothing proves that epoch 1 is fenced"):
+            await write_as(bench, author("ctl", "recovery"), without_holders)
+
+    assert judges.judged(story) == ["S2"]
 
 
 def test_entry_of_another_membership_of_the_same_name_must_not_go() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 from tests.support.judges import (
     DEAD,
     join_slot,
@@ -21,82 +22,135 @@ from tests.support.judges import (
 from tests.support.loops import run
 from tests.support.virtual_hosts import Bench, author
 
+from outlive.api.auth import Identity, Role, check_write
 from outlive.base.clock import LoopClock, as_datetime
-from outlive.resources import Membership, ObjectRef, VirtualMachine
-from outlive.resources.memberships import FenceRecord, MemberState
+from outlive.base.errors import Forbidden
+from outlive.resources import Fault, Holder, Membership, ObjectRef, VirtualMachine
+from outlive.resources.memberships import FenceRecord
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import Recovery, RecoveryStep
-from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.resources.vms import RUN_FINALIZER, Recovery, RecoveryStep
+from outlive.runtime.faults import LOOK_S, ActiveFault, FaultRecorder
 from outlive.simulation.judges.judge import PACE_WRITES
-from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT, REPORTS_TRAIL_S
-from outlive.simulation.stores import _author
+from outlive.simulation.judges.writes import FINDINGS_LIMIT, HOLDERS_LIMIT, REFUSED_S
+from outlive.simulation.stores import ADMINISTRATOR, OUTSIDE, Author, authored
 
 _replace = msgspec.structs.replace
 
 
-def test_field_of_another_writer_is_found() -> None:
+def with_holder(epoch: int) -> Any:
+    later = (make_holder("h1", epoch=epoch),)
+    return lambda vm: _replace(vm, status=_replace(vm.status, holders=later))
+
+
+def held(*epochs: int) -> tuple[Holder, ...]:
+    return tuple(make_holder("h1", epoch=one) for one in epochs)
+
+
+def test_field_of_another_writer_is_refused_and_found_at_once() -> None:
     async def story(bench: Bench) -> None:
         bench.store.load([make_vm(), make_member("h1")])
-        await write_as(bench, author("h1", "fencer"), lambda vm: _replace(vm, status=_replace(vm.status, home="h2")))
+        with pytest.raises(Forbidden, match=r"the token of host h1 may not write status.home of VirtualMachine/vm-1"):
+            await write_as(bench, author("h1", "fencer"), with_home("h2"))
+        found = bench.store.look(VirtualMachine, "vm-1")
+        assert found is not None
+        assert found.status.home == ""
+        assert [one.loud for one in bench.history.events if one.kind == "refused"] == [True]
 
     assert judged(story) == ["one-writer"]
 
 
-def test_host_enters_itself_in_a_later_epoch_only_where_the_store_went_back_behind_that() -> None:
-    def story_of(restored: bool, *members: Membership) -> Any:
+def test_refusal_has_the_words_of_the_server() -> None:
+    async def story(bench: Bench) -> None:
+        bench.store.load([before := make_vm(), make_member("h1")])
+        with pytest.raises(Forbidden) as of_the_server:
+            check_write(Identity("node-h1", Role.HOST, host="h1"), before, from_source("x")(before))
+        with pytest.raises(Forbidden) as of_the_simulation:
+            await write_as(bench, author("h1", "daemon"), from_source("x"))
+        assert str(of_the_simulation.value) == str(of_the_server.value)
+
+    assert judged(story) == ["one-writer"]
+
+
+def from_source(name: str) -> Any:
+    return lambda vm: _replace(vm, status=_replace(vm.status, source=name))
+
+
+def test_host_enters_itself_in_a_later_epoch_only_once_its_membership_has_it() -> None:
+    def story_of(*members: Membership) -> Any:
         async def story(bench: Bench) -> None:
-            bench.store.load([make_vm(make_holder("h1")), *members])
-            bench.judge.truth.restored = restored
-            bench.store.incarnation = "anew"
-            later = (make_holder("h1", epoch=2),)
-            await write_as(
-                bench, author("h1", "daemon"), lambda vm: _replace(vm, status=_replace(vm.status, holders=later))
-            )
+            bench.store.load([make_vm(*held(1)), *members])
+            for _ in range(3):
+                with pytest.raises(Forbidden, match="no entry of its present membership"):
+                    await write_as(bench, author("h1", "daemon"), with_holder(2))
+                await asyncio.sleep(1)
+            assert not any(one.loud for one in bench.history.events if one.kind == "refused")
 
         return story
+
+    async def registered(bench: Bench) -> None:
+        bench.store.load([make_vm(*held(1)), make_member("h1", epoch=2, incarnation=bench.store.incarnation)])
+        await write_as(bench, author("h1", "daemon"), with_holder(2))
+        found = bench.store.look(VirtualMachine, "vm-1")
+        assert found is not None
+        assert found.status.holders == held(2)
 
     for members in ((make_member("h1"),), ()):
-        assert judged(story_of(False, *members)) == ["one-writer"]
-        assert judged(story_of(True, *members)) == []
+        assert judged(story_of(*members)) == []
+    assert judged(registered) == []
 
 
-def test_host_reports_a_fault_of_a_vm_that_is_not_its_own_only_while_it_does_not_know_better() -> None:
-    def story_of(state: MemberState, restored: bool = False) -> Any:
+@pytest.mark.parametrize(
+    ("every_s", "for_s", "hears", "found"),
+    [
+        (LOOK_S, REFUSED_S - LOOK_S, True, []),
+        (LOOK_S, 2.5 * REFUSED_S, True, ["one-writer"]),
+        (LOOK_S, 2.5 * REFUSED_S, False, []),
+        (2 * REFUSED_S, 10 * REFUSED_S, True, []),
+    ],
+)
+def test_host_reports_a_fault_of_a_vm_that_is_not_its_own_only_until_it_may_know_better(
+    every_s: float, for_s: float, hears: bool, found: list[str]
+) -> None:
+    """It has left the host, or the host was condemned while it stood still, or a backup lacks it."""
+
+    async def story(bench: Bench) -> None:
+        bench.store.load([make_vm(make_holder("h2")), make_member("h3")])
+        subject = ObjectRef(kind="VirtualMachine", name="vm-1")
+        lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
+        recorder = FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3")
+        with authored(author("h3", "daemon")._replace(hears=hears)):
+            for _ in range(int(for_s / every_s)):
+                await recorder.record([lost])
+                await asyncio.sleep(every_s)
+        assert bench.store.all_of(Fault) == []
+        assert any(one.kind == "refused" for one in bench.history.events)
+
+    assert judged(story) == found
+
+
+def test_process_that_marks_what_it_may_not_delete_is_refused() -> None:
+    async def story(bench: Bench) -> None:
+        vm = make_vm(*held(1))
+        bench.store.load([_replace(vm, metadata=_replace(vm.metadata, finalizers=(RUN_FINALIZER,)))])
+        with authored(author("ctl", "recovery")), pytest.raises(Forbidden, match="may not delete VirtualMachine/vm-1"):
+            await bench.store.delete(vm.ref)
+
+    assert judged(story) == ["one-writer"]
+
+
+def test_operator_is_never_refused_and_one_who_does_what_only_administrators_may_is_found() -> None:
+    def story_by(by: Author) -> Any:
         async def story(bench: Bench) -> None:
-            bench.judge.truth.restored, bench.store.incarnation = restored, "anew"
-            bench.store.load([make_vm(make_holder("h2")), make_member("h3", state=state)])
-            subject = ObjectRef(kind="VirtualMachine", name="vm-1")
-            lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
-            token = _author.set(author("h3", "daemon"))
-            try:
-                await FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3").record([lost])
-            finally:
-                _author.reset(token)
+            bench.store.load([make_vm(*held(1)), make_member("h1")])
+            await write_as(bench, by, with_home("h2"))
+            found = bench.store.look(VirtualMachine, "vm-1")
+            assert found is not None
+            assert found.status.home == "h2"
 
         return story
 
-    assert judged(story_of("Held")) == ["one-writer"]
-    assert judged(story_of("Revoked")) == judged(story_of("Held", restored=True)) == []
-
-
-def test_host_may_report_a_fault_of_a_vm_that_has_only_just_left_it() -> None:
-    def story_of(later_s: float) -> Any:
-        async def story(bench: Bench) -> None:
-            bench.store.load([make_vm(make_holder("h2")), make_member("h3")])
-            bench.judge.truth.vm_left_s["h3", "vm-1"] = asyncio.get_running_loop().time()
-            await asyncio.sleep(later_s)
-            subject = ObjectRef(kind="VirtualMachine", name="vm-1")
-            lost = ActiveFault(FaultCode.VM_STORAGE_LOST, subject, {"host": "h3", "why": "x", "then": ""})
-            token = _author.set(author("h3", "daemon"))
-            try:
-                await FaultRecorder(bench.store, LoopClock(), role="daemon", host="h3").record([lost])
-            finally:
-                _author.reset(token)
-
-        return story
-
-    assert judged(story_of(1)) == []
-    assert judged(story_of(REPORTS_TRAIL_S + 1)) == ["one-writer"]
+    assert judged(story_by(OUTSIDE)) == ["one-writer"]
+    assert judged(story_by(ADMINISTRATOR)) == []
 
 
 def test_lists_beyond_their_limits_are_found() -> None:

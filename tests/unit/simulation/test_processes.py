@@ -25,7 +25,7 @@ from outlive.store.faults import FaultRates
 
 def _store(process: Process, rates: FaultRates = FaultRates()) -> tuple[WorldStore, ProcessStore, Way]:
     clock = LoopClock()
-    store = WorldStore(clock, SeededIds(Random(1)), lambda write, by: None)
+    store = WorldStore(clock, SeededIds(Random(1)), lambda write, by: None, lambda write, by, refusal: None)
     way = Way(store, process, clock=clock, random=Random(5), acknowledged=lambda answer: None)
     way.faults.network.rates = rates
     return store, ProcessStore(way, Author("p", "h1", ("candidate",))), way

@@ -13,10 +13,11 @@ from tests.support.live_store import NOBODY, Connection, LiveStore, LiveStory
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import Unknown
+from outlive.base.errors import Forbidden, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import Hypervisor, ObjectMeta, Resource
+from outlive.simulation.refusals import Refusal
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.stores import Author, authored
 from outlive.store.contract import Upsert
@@ -25,7 +26,7 @@ from outlive.store.tables import Write
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 KVM = Hypervisor(metadata=ObjectMeta(name="kvm-1"))
-SOMEBODY = Author("ctl-1", "", ("failover",))
+SOMEBODY = Author("ctl-1", "", ("import",))
 
 
 class Slow(MemoryStore):
@@ -47,10 +48,15 @@ class Heard:
     def __init__(self, inner: MemoryStore) -> None:
         self.inner = inner
         self.writes: list[tuple[str, Resource | None, Resource | None]] = []
-        self.store = LiveStore(LoopClock(), SeededIds(Random(1)), self._wrote, connect=lambda: inner)
+        self.refused: list[tuple[str, str]] = []
+        ids = SeededIds(Random(1))
+        self.store = LiveStore(LoopClock(), ids, self._wrote, self._refused, connect=lambda: inner)
 
     def _wrote(self, write: Write, author: Author) -> None:
         self.writes.append((author.process, write.before, write.after))
+
+    def _refused(self, write: Write, author: Author, refusal: Refusal) -> None:
+        self.refused.append((author.process, refusal.why))
 
     @property
     def authors(self) -> list[str]:
@@ -85,6 +91,16 @@ async def test_judges_hear_of_a_write_and_its_author_before_its_writer_is_answer
     assert world.store.look(Hypervisor, "kvm-1") == made
     changed = await world.store.replace(labelled(made, "b"))
     assert world.writes[1] == ("operator", made, changed)
+
+
+@claim
+async def test_a_write_that_the_server_refuses_is_not_sent_and_judges_hear_of_it() -> None:
+    world = heard()
+    made = await world.store.create(KVM)
+    with authored(Author("ctl-1", "", ("failover",))), pytest.raises(Forbidden, match=r"token of controller ctl-1 may"):
+        await world.reached().replace(labelled(made, "b"))
+    assert [process for process, _ in world.refused] == ["ctl-1"]
+    assert await world.inner.get(Hypervisor, "kvm-1") == made
 
 
 @claim

@@ -27,6 +27,7 @@ from outlive.resources import (
     VirtualMachineSpec,
 )
 from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.writers import ADMIN
 from outlive.simulation.process import Process
 from outlive.simulation.stores import Author, ProcessStore, Way, WorldStore
 from outlive.simulation.tokens import TokenStore
@@ -46,12 +47,16 @@ def vm(name: str, host: str) -> VirtualMachine:
 def stores() -> tuple[WorldStore, TokenStore, list[str]]:
     """A store with a VM of each of two hosts, and as the token of the first shows it; what was refused."""
     clock, refused = LoopClock(), list[str]()
-    world = WorldStore(clock, SeededIds(Random(1)), lambda write, by: None)
+    world = WorldStore(clock, SeededIds(Random(1)), lambda write, by: None, lambda write, by, refusal: None)
     world.load([vm("mine", "h1"), vm("theirs", "h2"), Hypervisor(metadata=ObjectMeta(name="h1"))])
     process = Process("daemon")
     process.alive = True
     way = Way(world, process, clock=clock, random=Random(5), acknowledged=lambda answer: None)
-    return world, TokenStore(ProcessStore(way, Author("p", "h1", ())), "host", "h1", world, {}, refused.append), refused
+    return (
+        world,
+        TokenStore(ProcessStore(way, Author("p", "h1", (ADMIN,))), "host", "h1", world, {}, refused.append),
+        refused,
+    )
 
 
 def test_of_vms_of_others_it_is_shown_a_part_and_writes_no_more() -> None:

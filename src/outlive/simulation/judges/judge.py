@@ -42,11 +42,12 @@ from outlive.simulation.judges.vms import (
     one_writer,
 )
 from outlive.simulation.judges.writes import (
+    Refusals,
     acknowledged_is_kept,
-    allowed_by_the_table,
     within_limits,
 )
 from outlive.simulation.narration import narrate
+from outlive.simulation.refusals import Refusal
 from outlive.simulation.stores import Author
 from outlive.store.tables import Write
 
@@ -75,6 +76,7 @@ class Judge:
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._reported: dict[tuple[str, str, str], None] = {}
         self._slow = Slow()
+        self._refusals = Refusals(truth.history)
         self.batches = Batches(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:
@@ -98,17 +100,12 @@ class Judge:
         """A write counts from now on."""
         truth, before, after = self.truth, write.before, write.after
         truth.history.wrote(f"{author.process}|{write.kind.__name__}/{write.key}|", write.raw or b"")
-        self._found("one-writer", write.key, allowed_by_the_table(truth, write, author))
         self._found("limits", write.key, self._spins(write, author))
         self._found("S4", write.key, self.batches.wrote(before, after))
         for event in narrate(before, after, author):
             truth.history.record(event)
         if write.kind in COVERS:
             self.changed_s = asyncio.get_running_loop().time()
-        if isinstance(before, VirtualMachine):
-            here = after.hosts() if isinstance(after, VirtualMachine) else frozenset()
-            for host in before.hosts() - here:
-                truth.vm_left_s[host, before.name] = asyncio.get_running_loop().time()
         if after is None:
             if isinstance(before, VirtualMachine):
                 truth.deleted[before.name] = None
@@ -120,8 +117,7 @@ class Judge:
         self._found("limits", write.key, within_limits(after))
         if isinstance(after, VirtualMachine):
             if isinstance(before, VirtualMachine) and before.status is not after.status:
-                self._found("S2", after.name, entries_go_with_proof(truth, before, after, author))
-                self._found("S2", after.name, recovered_only_when_fenced(truth, before, after, author))
+                self._unproven(before, after, author)
                 self._found("order", after.name, self._starts.wrote(before, after))
                 self._found("slot", after.name, lands_in_its_own_slot(truth, before, after))
                 self._held(after.name)
@@ -132,6 +128,10 @@ class Judge:
                 truth.ordered[after.name, after.spec.fencing.requested] = None
         elif isinstance(after, Membership):
             self._member(before if isinstance(before, Membership) else None, after, author)
+
+    def _unproven(self, before: VirtualMachine, after: VirtualMachine, author: Author) -> None:
+        self._found("S2", after.name, entries_go_with_proof(self.truth, before, after, author))
+        self._found("S2", after.name, recovered_only_when_fenced(self.truth, before, after, author))
 
     def _member(self, before: Membership | None, after: Membership, author: Author) -> None:
         truth, old, now_s = self.truth, before.record if before is not None else None, asyncio.get_running_loop().time()
@@ -146,6 +146,14 @@ class Judge:
         if old is None or old.dead_through != after.record.dead_through:
             self._found("S2", after.name, dead_with_proof(old, after.record))
             self._found("proof", after.name, proof_is_true(truth, after.name, old, after.record))
+
+    def refused(self, write: Write, author: Author, refusal: Refusal) -> None:
+        """A write that its author may not make does not count, but an operator's, who may be an administrator. What
+        would have been done without a proof is wrong also where the server is in its way."""
+        now_s, before, after = asyncio.get_running_loop().time(), write.before, write.after
+        if isinstance(before, VirtualMachine) and isinstance(after, VirtualMachine):
+            self._unproven(before, after, author)
+        self._found("one-writer", write.key, self._refusals.refused(write, author, refusal, now_s))
 
     def acknowledged(self, answer: object) -> None:
         """A writer was answered that its write counts."""

@@ -57,8 +57,6 @@ class Truth:
     """Membership, by uid → when a write of it counted last while it was held."""
     ordered: dict[tuple[str, str], None] = field(default_factory=dict)
     """Host and order (``spec.fencing.requested``) where somebody asked for a fence, called off since or not."""
-    vm_left_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Host and VM → when the VM was last neither assigned to that host any more nor held by it."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
     daemons: bool = True
