@@ -124,7 +124,7 @@ class Hypervisors(Processes):
         self._hypervisors["a"].faults.unkillable[vm] = True
 
     def fail_start(self, vm: str) -> None:
-        self._hypervisors["a"].faults.start_fails[vm] = ("no memory", 1)
+        self._hypervisors["a"].faults.start_fails[vm] = ("no memory", 1, False)
 
     def fail_migration(self, phase: str) -> None:
         self._hypervisors["a"].faults.migration = phase
