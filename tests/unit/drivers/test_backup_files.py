@@ -260,8 +260,10 @@ def test_a_backup_while_others_write_is_the_store_as_it_was_at_one_moment(tmp_pa
     async def story() -> list[Manifest]:
         store, done = await opened(state), asyncio.Event()
 
-        async def write() -> int:
-            number = 0
+        number = 0
+
+        async def write() -> None:
+            nonlocal number
             while not done.is_set():
                 number += 1
                 for name in ("h0", "h1"):
@@ -269,15 +271,17 @@ def test_a_backup_while_others_write_is_the_store_as_it_was_at_one_moment(tmp_pa
                     labels = {**host.metadata.labels, "count": f"{number}"}
                     meta = msgspec.structs.replace(host.metadata, labels=labels)
                     await store.replace(msgspec.structs.replace(host, metadata=meta))
-            return number
 
         writer = asyncio.create_task(write())
-        for number in range(5):
-            await asyncio.to_thread(made, state, f"{number}.tar", None)
+        for file in range(5):
+            before = number
+            await asyncio.to_thread(made, state, f"{file}.tar", None)
+            while number < before + 2:  # so that something was written since the last one
+                await asyncio.sleep(0)
         done.set()
-        assert await writer > 5
+        await writer
         await store.close()
-        return [read_manifest(tmp_path / f"{number}.tar") for number in range(5)]
+        return [read_manifest(tmp_path / f"{file}.tar") for file in range(5)]
 
     manifests = run_real(story())
     versions = [one.store.resource_version for one in manifests]
