@@ -260,10 +260,10 @@ def test_a_backup_while_others_write_is_the_store_as_it_was_at_one_moment(tmp_pa
     async def story() -> list[Manifest]:
         store, done = await opened(state), asyncio.Event()
 
-        number = 0
+        wrote = asyncio.Event()
 
         async def write() -> None:
-            nonlocal number
+            number = 0
             while not done.is_set():
                 number += 1
                 for name in ("h0", "h1"):
@@ -271,13 +271,14 @@ def test_a_backup_while_others_write_is_the_store_as_it_was_at_one_moment(tmp_pa
                     labels = {**host.metadata.labels, "count": f"{number}"}
                     meta = msgspec.structs.replace(host.metadata, labels=labels)
                     await store.replace(msgspec.structs.replace(host, metadata=meta))
+                wrote.set()
 
         writer = asyncio.create_task(write())
         for file in range(5):
-            before = number
             await asyncio.to_thread(made, state, f"{file}.tar", None)
-            while number < before + 2:  # so that something was written since the last one
-                await asyncio.sleep(0)
+            for _ in range(2):  # so that something is written before the next one
+                wrote.clear()
+                await wrote.wait()
         done.set()
         await writer
         await store.close()
