@@ -115,3 +115,8 @@ def test_maintenance_with_an_end_and_an_answer_given_beforehand_ask_nothing(stat
     assert outlive("maintenance", "on", "--for", "1h", "--state-dir", state).code == 0
     assert outlive("maintenance", "on", "--yes", "--state-dir", state).code == 0
     assert outlive("delete", "host", "h3", "--yes", "--state-dir", state).out == "hypervisor/h3 deleted\n"
+
+
+def test_watching_ends_where_no_server_runs(state: Path) -> None:
+    result = outlive("status", "--watch", "--state-dir", state)
+    assert (result.code, result.out.startswith("NO SERVER RUNS (")) == (6, True)

@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.output import Form, ListForm, Listing, Output, Report, write
 from outlive.cli.parameters import PlainCommand, PlainGroup
@@ -205,16 +206,21 @@ def _run(function: Callable[..., Any], values: dict[str, Any], output: Output | 
 
 
 async def watch(function: Callable[..., Any], values: dict[str, Any], output: Output) -> int | None:
-    """Repeat the command until Ctrl-C and print whenever its answer changes; on a terminal in place of the last one."""
+    """Repeat the command until Ctrl-C and print whenever its answer changes; on a terminal in place of the last one.
+
+    It ends with the exit code of a command that says that nobody answers.
+    """
     last = ""
     while True:
         output.held = []
-        await function(**values)
+        code: int | None = await function(**values)
         text, output.held = "".join(output.held), None
         if text != last:
             clear = sys.stdout.isatty() and output.form in (Form.TABLE, Form.WIDE)
             write((_CLEAR if clear else "---\n" if last and output.form is Form.YAML else "") + text)
             last = text
+        if code == ExitCode.UNAVAILABLE:
+            return code
         await asyncio.sleep(WATCH_SECONDS)
 
 
