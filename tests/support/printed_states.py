@@ -15,7 +15,7 @@ from outlive.base.clock import Clock
 from outlive.cli.access import Access
 from outlive.cli.host import list_hosts
 from outlive.cli.objects import get
-from outlive.cli.output import Form, ListForm, Listing, Output
+from outlive.cli.output import Form, ListForm, ObjectOutput, Output
 from outlive.cli.status import status
 from outlive.cli.vm import list_vms
 from outlive.node.fencing.policy import HostSettings, profile_of
@@ -286,7 +286,7 @@ async def _documents(access: StoryAccess) -> dict[str, Any]:
         await command(access, output)
         found[key] = json.loads("".join(output.held))
     for kind in ("hypervisors", "virtualmachines"):
-        output = Listing(ListForm.TABLE)
+        output = ObjectOutput(ListForm.TABLE)
         output.held = []
         await get(access, output, kind)
         found[kind] = dict(_rows("".join(output.held)))

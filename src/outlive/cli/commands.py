@@ -1,8 +1,8 @@
 """How commands are declared: plain functions, sync or async, whose common options are added here.
 
 A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``Output``
-those that say how to print and whether to go on watching, one of type ``Listing`` those of a list of objects as well,
-one of type ``Report`` how to print alone. A command returns its exit code, or ``None`` for yes.
+those that say how to print and whether to go on watching, one of type ``ObjectOutput`` those of a list of objects as
+well, one of type ``Report`` how to print alone. A command returns its exit code, or ``None`` for yes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
-from outlive.cli.output import Form, ListForm, Listing, Output, Report, write
+from outlive.cli.output import Form, ListForm, ObjectOutput, Output, Report, write
 from outlive.cli.parameters import PlainCommand, PlainGroup
 from outlive.runtime.selector import FairLoop
 
@@ -73,7 +73,7 @@ _LISTING = {
 _COMMON: dict[type, dict[str, Any]] = {
     Access: _ACCESS,
     Output: _OUTPUT,
-    Listing: _LISTING,
+    ObjectOutput: _LISTING,
     Report: {"form": _OUTPUT["form"]},
 }
 INTERRUPT_S = 0.5
@@ -166,7 +166,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(**values: Any) -> int | None:
         for name, kind in special.items():
             values[name] = kind(**{option: values.pop(option) for option in _COMMON[kind]})
-        output = next((values[name] for name, kind in special.items() if kind in (Output, Listing)), None)
+        output = next((values[name] for name, kind in special.items() if kind in (Output, ObjectOutput)), None)
         return _run(function, values, output)
 
     del run.__wrapped__

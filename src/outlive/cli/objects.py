@@ -27,7 +27,7 @@ from outlive.base.phrases import listing, shown_age
 from outlive.base.quantity import parse_quantity
 from outlive.cli.access import Access, all_objects
 from outlive.cli.arguments import Yes, names_from_server
-from outlive.cli.output import Form, Listing, Output, object_tables, progress, table, write, yaml_text
+from outlive.cli.output import Form, ObjectOutput, Output, object_tables, progress, table, write, yaml_text
 from outlive.cli.questions import ask
 from outlive.cli.tables import TextTable
 from outlive.drivers.files import read_input
@@ -83,7 +83,7 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
 
 async def get(
     access: Access,
-    output: Listing,
+    output: ObjectOutput,
     kind: Annotated[
         str,
         typer.Argument(help="Kind, such as hypervisors or ovm; without one, the kinds.", autocompletion=complete_kind),
@@ -122,7 +122,7 @@ async def get(
 EVENT_ORDER = ".lastSeen"
 
 
-def show_kinds(output: Listing) -> None:
+def show_kinds(output: ObjectOutput) -> None:
     """Print the kinds that there are, with their short names."""
     aliases: dict[str, list[str]] = {}
     for alias, plural in ALIASES.items():

@@ -100,7 +100,7 @@ class Output:
         write(text)
 
 
-class Listing(Output):
+class ObjectOutput(Output):
     """Where a list of objects goes, which can also be their names alone."""
 
     def __init__(self, form: ListForm = ListForm.TABLE, watch: bool = False, no_headers: bool = False) -> None:

@@ -20,7 +20,7 @@ from outlive.base.phrases import count_of, listing
 from outlive.cli.access import Access
 from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
-from outlive.cli.output import Listing, write
+from outlive.cli.output import ObjectOutput, write
 from outlive.cli.questions import ask
 from outlive.drivers.files import STDIN, read_input
 from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
@@ -86,7 +86,7 @@ async def sealing_key(store: Store) -> SealingKey:
 
 
 @command(secret, "list")
-async def list_secrets(access: Access, output: Listing) -> None:
+async def list_secrets(access: Access, output: ObjectOutput) -> None:
     """All secrets, without what they hold."""
     async with access.open() as store:
         output.objects([one async for one in list_all(store, Secret)], empty="there are no secrets")

@@ -64,7 +64,7 @@ class FailBackInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     topology: Topology = Topology()
 
 
-class Blocked(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class FailBackObstacle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A VM that does not go back to a host that it prefers."""
 
     vm: str
@@ -83,19 +83,19 @@ class FailBackResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Each VM joins or opens a slot before it leaves one."""
     moves: tuple[VmMove, ...] = ()
     """All of them happen, or none."""
-    blocked: tuple[Blocked, ...] = ()
+    blocked: tuple[FailBackObstacle, ...] = ()
     """Of those that were tried, why they stay for now."""
 
 
 def fail_back(given: FailBackInput) -> FailBackResult:
     """The VM, or the affinity group, that gains most by going to a host that it prefers and that it may go to now."""
-    work, blocked = _Homecoming(given), dict[str, Blocked]()
+    work, blocked = _Homecoming(given), dict[str, FailBackObstacle]()
     for vm, host in _wishes(given):
         obstacle = work.bring(vm, host)
         if obstacle is None:
             return FailBackResult(slots=work.slots, moves=work.moves, blocked=tuple(blocked.values()))
         if vm not in blocked and len(blocked) < BLOCKED:
-            blocked[vm] = Blocked(vm=vm, host=host, why=obstacle)
+            blocked[vm] = FailBackObstacle(vm=vm, host=host, why=obstacle)
     return FailBackResult(blocked=tuple(blocked.values()))
 
 

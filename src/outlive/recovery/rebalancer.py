@@ -15,7 +15,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger, new_global_request_id, request_context
 from outlive.failover.config import FailoverSettings
-from outlive.failover.failback import FAIL_BACK, Blocked, FailBackResult, VmMove
+from outlive.failover.failback import FAIL_BACK, FailBackObstacle, FailBackResult, VmMove
 from outlive.failover.planner.actions import Action
 from outlive.failover.ports import Computer
 from outlive.failover.rebalance import REBALANCE, RebalanceResult
@@ -93,7 +93,7 @@ class Rebalancer:
         self._rests_until: dict[tuple[str, str], float] = {}
         """VM and the host that it is on → until when it is left alone, so that one that is refused is not asked at once
         again."""
-        self._blocked: dict[str, Blocked] = {}
+        self._blocked: dict[str, FailBackObstacle] = {}
         """What was told last of VMs that do not go back."""
         self._computer = computer
         self._decisions = decisions
@@ -182,7 +182,7 @@ class Rebalancer:
         self._report(move.vm, "FailedBack", f"{move.vm} goes back from {move.source} to {move.host}, which it prefers")
         _log.info("failback.asked", vm=move.vm, source=move.source, host=move.host)
 
-    def _tell(self, blocked: Blocked) -> None:
+    def _tell(self, blocked: FailBackObstacle) -> None:
         """Say once why it does not go back, and look at it again after a while."""
         vm = self._vms.get(blocked.vm)
         if vm is not None:

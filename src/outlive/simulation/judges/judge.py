@@ -42,7 +42,7 @@ from outlive.simulation.judges.vms import (
     one_writer,
 )
 from outlive.simulation.judges.writes import (
-    Refusals,
+    RefusedWrites,
     acknowledged_is_kept,
     within_limits,
 )
@@ -76,7 +76,7 @@ class Judge:
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._reported: dict[tuple[str, str, str], None] = {}
         self._slow = Slow()
-        self._refusals = Refusals(truth.history)
+        self._refusals = RefusedWrites(truth.history)
         self.batches = Batches(truth)
 
     def domain(self, host: str, vm: str, how: str) -> None:

@@ -23,7 +23,7 @@ REFUSED_S: Final = 60.0
 anew within seconds, so until then it may have yet to notice something; after that the table and the code disagree."""
 
 
-class Refusals:
+class RefusedWrites:
     """The writes that processes are refused again and again."""
 
     def __init__(self, history: History) -> None:
