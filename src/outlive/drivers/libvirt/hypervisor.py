@@ -374,8 +374,11 @@ class LibvirtHypervisor:
 
         def ask(connection: libvirt.virConnect) -> None:
             domain = connection.lookupByName(vm)
-            if domain.isActive():
+            try:
                 domain.shutdown()
+            except libvirt.libvirtError:
+                if domain.isActive():  # else it has ended by itself, perhaps while it was asked
+                    raise
 
         try:
             await self.service.ask(_version)
