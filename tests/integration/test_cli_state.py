@@ -126,6 +126,32 @@ def test_a_document_that_contradicts_what_is_there_is_refused_before_the_first_w
     assert outlive("get", "vm", "v99", "--state-dir", state).code == 4
 
 
+def test_the_rule_of_some_vms_is_softened_and_lifted_and_of_others_stays(state: Path) -> None:
+    def rules(vm: str) -> object:
+        spec = read(outlive("get", "vm", vm, "--state-dir", state, "-o", "json"))["spec"]
+        return spec.get("affinity", [])  # type: ignore[attr-defined]
+
+    at = ("--state-dir", state)
+    assert outlive("group", "set", "db", "anti-affinity", "v00,v01", "v02", *at).out.splitlines() == [
+        f"{vm}: anti-affinity in group db" for vm in ("v00", "v01", "v02")
+    ]
+    assert outlive("group", "set", "web", "affinity", "v00", *at).code == 0
+    assert (
+        outlive("group", "set", "db", "soft-anti-affinity", "v00", *at).out == "v00: soft-anti-affinity in group db\n"
+    )
+    assert rules("v00") == [
+        {"group": "web", "policy": "affinity"},
+        {"group": "db", "policy": "soft-anti-affinity"},
+    ]
+    assert outlive("group", "set", "db", "soft-anti-affinity", "v00", *at).out == "v00: unchanged\n"
+    assert outlive("group", "set", "db", "none", "v01", *at).out == "v01: not in group db\n"
+    assert (rules("v01"), rules("v02")) == ([], [{"group": "db", "policy": "anti-affinity"}])
+    refused = outlive("group", "set", "db", "apart", "v02", *at)
+    assert (refused.code, "soft-anti-affinity" in refused.err) == (2, True), refused
+    assert outlive("group", "set", "db", "none", "v02", "nobody", *at).code == 4
+    assert rules("v02") == [{"group": "db", "policy": "anti-affinity"}], "nothing is written where a VM is not there"
+
+
 def test_get_prints_tables_documents_and_lists(file: Path) -> None:
     assert outlive("get", "hosts", "--state", file).out.splitlines()[0].split()[:3] == ["Name", "Zone", "State"]
     assert len(outlive("get", "vms", "--state", file).out.splitlines()) == 17

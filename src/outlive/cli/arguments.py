@@ -63,6 +63,10 @@ MaybeVm = Annotated[
     str | None,
     typer.Argument(metavar="[VM]", help="Its display name, project/name, or id.", autocompletion=_vms),
 ]
+Vms = Annotated[
+    list[str],
+    typer.Argument(metavar="VM", help="Which VMs, by display name, project/name, or id.", autocompletion=_vms),
+]
 OneHost = Annotated[str, typer.Argument(metavar="HOST", help="Which host.", autocompletion=_hosts)]
 MaybeHost = Annotated[str, typer.Argument(metavar="[HOST]", help="Which; else this machine.", autocompletion=_hosts)]
 Hosts = Annotated[

@@ -1,23 +1,28 @@
-"""``outlive group``: groups of VMs that are to be together or apart, and the move of all of an affinity group."""
+"""``outlive group``: groups of VMs that are to be together or apart, their rules, and the move of an affinity group."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
 
-from outlive.base.errors import ExitCode, Refused
+from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.cli.access import Access
+from outlive.cli.arguments import Vms
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, Report, cut_table, progress
+from outlive.cli.output import Output, Report, cut_table, progress, write
 from outlive.cli.snapshot import Config, look
+from outlive.cli.values import words
 
 if TYPE_CHECKING:
     from outlive.recovery.groups import GroupView
 
-app = group("Groups of VMs that are to be together or apart: which there are, and the move of all of one.")
+NO_RULE: Final = "none"
+"""Written for a policy, the VMs are in the group no more."""
+
+app = group("Groups of VMs that are to be together or apart: which there are, their rules, and the move of all of one.")
 
 
 @command(app, "list")
@@ -40,6 +45,49 @@ def _rows(groups: tuple[GroupView, ...]) -> list[tuple[str, ...]]:
         (one.group, one.policy, shown[one.together], str(len(one.members)), ", ".join(one.hosts) or "none")
         for one in groups
     ]
+
+
+@command(app, "set")
+async def set_policy(
+    access: Access,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="A group; one that is not there is made.")],
+    policy: Annotated[
+        str, typer.Argument(metavar="POLICY", help="[soft-]affinity, [soft-]anti-affinity, or none: not in it.")
+    ],
+    vms: Vms,
+) -> None:
+    """Put VMs into a group with a policy, change the policy that they are in it with, or take them out.
+
+    VMs that name the group with another policy are another group: to soften a rule for all, name all of its VMs.
+    """
+    from msgspec.structs import replace
+
+    from outlive.cli.objects import checked
+    from outlive.node.vm.operator import called, change_vm
+    from outlive.resources import VirtualMachine
+    from outlive.resources.policies import POLICIES, with_rule
+    from outlive.store.naming import find_vm
+
+    if policy not in (*POLICIES, NO_RULE):
+        known = ", ".join((*POLICIES, NO_RULE))
+        raise Usage(f"{policy[:40]!r} is no policy", place="POLICY", remedy=f"write one of {known}")
+
+    def changed(vm: VirtualMachine) -> VirtualMachine:
+        if vm.spec.server_group == name:
+            raise Refused(f"group {name} of {called(vm)} comes from where the VM does", remedy="change it there")
+        rules = with_rule(vm.spec.affinity, name, POLICIES.get(policy))
+        after = checked(replace(vm, spec=replace(vm.spec, affinity=rules)))
+        assert isinstance(after, VirtualMachine), "it is of the same kind"
+        return after
+
+    async with access.open(write=True) as store:
+        found = [await find_vm(store, vm) for vm in words(*vms)]
+        for vm in found:
+            changed(vm)
+        for vm in found:
+            after = await change_vm(store, access.clock, vm, changed)
+            outcome = "unchanged" if after.spec == vm.spec else f"{policy} in group {name}"
+            write(f"{called(vm)}: {outcome if policy != NO_RULE else f'not in group {name}'}\n")
 
 
 @command(app)

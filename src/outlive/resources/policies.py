@@ -21,7 +21,8 @@ NOWHERE: Final = ("-",)
 AffinityPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 
-_POLICIES: Final[dict[str, AffinityPolicy]] = {policy: policy for policy in get_args(AffinityPolicy)}
+POLICIES: Final[dict[str, AffinityPolicy]] = {policy: policy for policy in get_args(AffinityPolicy)}
+"""Policy, as it is written → the same."""
 
 
 class AffinityRule(Part, frozen=True, kw_only=True):
@@ -31,11 +32,17 @@ class AffinityRule(Part, frozen=True, kw_only=True):
     policy: AffinityPolicy
 
 
+def with_rule(rules: tuple[AffinityRule, ...], group: str, policy: AffinityPolicy | None) -> tuple[AffinityRule, ...]:
+    """The rules with this one instead of those of its group; ``None``: with none of that group."""
+    others = tuple(one for one in rules if one.group != group)
+    return (*others, AffinityRule(group=group, policy=policy)) if policy is not None else others
+
+
 def every_rule(
     server_group: str, server_group_policy: str, further: tuple[AffinityRule, ...]
 ) -> tuple[AffinityRule, ...]:
     """The rule of a server group and the further ones, each once; a group without a known policy is no rule."""
-    first = _POLICIES.get(server_group_policy) if server_group else None
+    first = POLICIES.get(server_group_policy) if server_group else None
     if first is None:
         return tuple(dict.fromkeys(further)) if further else ()
     return tuple(dict.fromkeys((AffinityRule(group=server_group, policy=first), *further)))
