@@ -120,3 +120,14 @@ def test_maintenance_with_an_end_and_an_answer_given_beforehand_ask_nothing(stat
 def test_watching_ends_where_no_server_runs(state: Path) -> None:
     result = outlive("status", "--watch", "--state-dir", state)
     assert (result.code, result.out.startswith("NO SERVER RUNS (")) == (6, True)
+
+
+def test_an_answer_where_a_server_has_run_and_none_runs_says_so_once(state: Path) -> None:
+    said = "outlive: NO SERVER RUNS ("
+    assert said not in outlive("get", "hosts", "--state-dir", state).err, "no server has run on it"
+    (state / "token").write_text("of a server that ended\n")
+    for words in (("get", "hosts"), ("failover", "coverage"), ("why", "h1"), ("host", "list")):
+        result = outlive(*words, "--state-dir", state)
+        assert result.err.count(said) == 1, (words, result)
+        assert "NO SERVER" not in result.out
+    assert said not in outlive("status", "--state-dir", state).err

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from outlive.base.clock import Instant, SystemClock, as_datetime, as_instant
 from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Usage
 from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
+from outlive.base.phrases import shown_time
 from outlive.base.random import system_random
 from outlive.drivers.files import STDIN, read_input
 
@@ -59,6 +61,8 @@ class Access:
     """When the state file that was opened was taken."""
     taken_sight: RenewalSight | None = None
     """What was seen of the hosts' renewals then."""
+    warns: bool = True
+    """Whether a line before the answer says that no server runs, once, where one has run: all of it may be old."""
 
     @property
     def directory(self) -> Path:
@@ -163,6 +167,9 @@ class Access:
             )
         if write:
             return await SqliteStore.open(directory, clock=self.clock, ids=SystemIds())
+        if self.warns and (directory / TOKEN_FILE).exists():
+            self.warns = False
+            print(f"outlive: {said_without_server(self.no_server, self.store_written())}", file=sys.stderr)
         return await read_snapshot(directory, clock=self.clock, ids=SystemIds())
 
     @property
@@ -220,6 +227,12 @@ class Access:
             )
         path = self.directory / TOKEN_FILE
         return read_token(path) if path.exists() else ""
+
+
+def said_without_server(why: str, written: datetime | None) -> str:
+    """The first line of an answer that no server gives; ``written``: when the store was written last."""
+    last = shown_time(written) if written is not None else "nobody noted when"
+    return f"NO SERVER RUNS ({why}): this is what the store says, last written {last}"
 
 
 def read_token(path: Path) -> str:

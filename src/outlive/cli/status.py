@@ -10,7 +10,7 @@ from outlive.base.clock import as_instant
 from outlive.base.duration import format_duration
 from outlive.base.errors import ExitCode, NotFound
 from outlive.base.phrases import count_of, listing, shown_time, until
-from outlive.cli.access import Access
+from outlive.cli.access import Access, said_without_server
 from outlive.cli.liveness import read_liveness
 from outlive.cli.output import Output, fault_blocks, table
 from outlive.node.disarm import enforcing_hosts
@@ -62,6 +62,7 @@ FAULTS_SHOWN = 20
 async def status(access: Access, output: Output) -> ExitCode:
     """What is known, whether every VM is covered, who runs, and what is wrong; exit code 1 where something is wrong, 6
     where no server runs."""
+    access.warns = False  # its answer says it
     async with access.open() as store:
         life = await read_liveness(store, access)
         document = await _document(store, life, await _unrecorded(store))
@@ -355,11 +356,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     rows = [row for row in figures if row[1]]
     lines: list[Any] = [table(("", ""), rows)]
     if document["noServer"]:
-        written = shown_time(document["written"]) if document["written"] is not None else "nobody noted when"
-        lines = [
-            f"NO SERVER RUNS ({document['noServer']}): this is what the store says, last written {written}",
-            *lines,
-        ]
+        lines = [said_without_server(document["noServer"], document["written"]), *lines]
     if not coverage["reported"] and document["vms"]:
         lines.append(
             "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"
