@@ -7,6 +7,8 @@ everything else is worked out from there. The check reads files and knows nothin
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +26,7 @@ from outlive.cli.snapshot import Config, Slots, look
 from outlive.cli.values import pattern_and_count
 from outlive.cli.vm_names import VmColumns, vm_columns
 from outlive.drivers.files import check_output, open_output, read_input, write_output
+from outlive.resources import CoveredBy
 
 if TYPE_CHECKING:
     from outlive.failover.certificate import CertifyResult
@@ -79,6 +82,7 @@ async def _made(
     from outlive.failover.analysis.questions import units_by
     from outlive.failover.certificate import certify as decide
     from outlive.failover.certificate import certify_input
+    from outlive.recovery.cluster_health import covered_by_hosts
 
     async with access.open() as store:
         with progress("reading the cluster"):
@@ -93,7 +97,9 @@ async def _made(
     if gathered.observation.hosts:
         units_by(gathered.observation.hosts, gathered.settings.topology_choice.unit)
     with progress("certifying"):
-        return decide(certify_input(gathered, objects, partial=partial)), vm_columns(gathered.vms)
+        by_host = covered_by_hosts(objects, access.state_clock.now())
+        given = certify_input(gathered, objects, partial=partial, covered_by=by_host)
+        return decide(given), vm_columns(gathered.vms)
 
 
 def _refusal(result: CertifyResult, named: VmColumns) -> list[Any]:
@@ -109,11 +115,18 @@ def _written(result: CertifyResult, out: Path, named: VmColumns) -> list[Any]:
     lines: list[Any] = [
         f"{out}: {needing} of {len(made.vms)} VMs survive the failure of as many {units} as they need slots, "
         f"up to {made.k}",
+        *_grounds(Counter(vm.by.value for vm in made.vms if vm.by is not None)),
         f"about the state {made.state_digest}",
     ]
     if result.uncertified:
         lines += [f"{len(result.uncertified)} VMs are certified for less than they need:", *_lacking(result, named)]
     return lines
+
+
+def _grounds(by: Mapping[str, int]) -> list[str]:
+    """By what the VMs are covered."""
+    said = ", ".join(f"{count_of(by[one.value], 'VM')} {one.text}" for one in CoveredBy if by.get(one.value))
+    return [f"covered by what: {said}"] if said else []
 
 
 def _lacking(result: CertifyResult, named: VmColumns) -> list[Any]:
@@ -187,6 +200,7 @@ def _verdict_lines(verdict: Verdict) -> list[Any]:
     if verdict.accepted:
         claim = f"{verdict.needing} of {verdict.vms} VMs survive every failure of as many {units} as they need slots"
         lines: list[Any] = [f"accepted: {claim}, up to {verdict.k}; {verdict.hosts} hosts, {verdict.slots} slots"]
+        lines += _grounds(verdict.by)
         if verdict.shortfall:
             lines.append(f"partial: {verdict.shortfall.sentence()}")
     else:

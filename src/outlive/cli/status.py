@@ -19,6 +19,7 @@ from outlive.recovery.cluster_health import (
     NOT_HEARD,
     CoverageView,
     count_issues,
+    covered_by_hosts,
     is_provable,
     judge_health,
     view_coverage,
@@ -27,6 +28,7 @@ from outlive.resources import (
     FAILOVER,
     Cluster,
     Coverage,
+    CoveredBy,
     Election,
     Event,
     Fault,
@@ -107,7 +109,8 @@ async def _document(store: Store, life: ClusterLiveness, unrecorded: list[Fault]
     host_lives = {one.name: life.host(one.name) for one in hosts}
     vm_lives = {one.name: life.vm(one) for one in vms}
     provable = provable_hosts(hosts, members, clusters[0] if clusters else None, now)
-    view = view_coverage(reported, {one.name: one.status.host for one in slots}, host_lives, provable)
+    by_host = covered_by_hosts([*hosts, *members, *clusters], now)
+    view = view_coverage(reported, {one.name: one.status.host for one in slots}, host_lives, by_host)
     coverage = reported_coverage(reported, view)
     unprovable = sorted(name for name, able in provable.items() if not able)
     issues = count_issues(
@@ -176,8 +179,8 @@ async def read_coverage_view(store: Store, life: ClusterLiveness) -> CoverageVie
     clusters = [one async for one in list_all(store, Cluster) if one.name == CLUSTER]
     slots = {one.name: one.status.host async for one in list_all(store, Reservation)}
     reported = [one async for one in list_all(store, Coverage)]
-    provable = provable_hosts(hosts, members, clusters[0] if clusters else None, as_instant(life.sight.at))
-    return view_coverage(reported, slots, {one.name: life.host(one.name) for one in hosts}, provable)
+    by_host = covered_by_hosts([*hosts, *members, *clusters], as_instant(life.sight.at))
+    return view_coverage(reported, slots, {one.name: life.host(one.name) for one in hosts}, by_host)
 
 
 def provable_hosts(
@@ -319,7 +322,7 @@ def _lines(document: dict[str, Any]) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
     states = ", ".join(f"{count} {state}" for state, count in document["hostStates"].items())
-    by = ", ".join(f"{count} {by}" for by, count in coverage["by"].items())
+    by = ", ".join(f"{count} {CoveredBy(by).text}" for by, count in coverage["by"].items())
     leaders = [
         (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
         for one in document["elections"]

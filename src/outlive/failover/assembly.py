@@ -32,7 +32,7 @@ from outlive.failover.report.reporter import Events, Reporter
 from outlive.failover.slots import OverbookedHosts
 from outlive.placement.fleet import Fleet
 from outlive.placement.vms import VMSource
-from outlive.resources import R, Reservation
+from outlive.resources import CoveredBy, R, Reservation
 from outlive.runtime.controller import Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -75,9 +75,11 @@ class Failover:
         protection: ProtectionSettings = ProtectionSettings(),
         faults: FaultRecorder | None = None,
         domain_of: Callable[[str], str] = no_domain,
+        covered_by: Callable[[str], CoveredBy | None] = lambda host: None,
     ) -> None:
         """``source`` is a database; without one VMs are our own objects, from ``informers.vms``. ``domain_of``: the
-        domain of a project, where hosts are set aside for it."""
+        domain of a project, where hosts are set aside for it. ``covered_by``: of a host, by what its covered VMs are
+        covered; nobody here knows of fencing."""
         if placement.needs_candidates:
             placement = WithCandidates(placement, fleet)
         config = config.apply_defaults().for_profile(settings.profile)
@@ -90,6 +92,7 @@ class Failover:
             store,
             clock,
             store_is=lambda: (getattr(store, "incarnation", ""), informers.reservations.figures.syncs),
+            covered_by=covered_by,
         )
         self.cache = FleetCache(
             informers,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -26,7 +27,7 @@ from outlive.failover.snapshot import Observation, Snapshot
 from outlive.failover.topology import HOST_UNIT, Topology
 from outlive.placement.reservations import blocked_hosts, blocks_somebody, has_landed, unused
 from outlive.placement.vms import VmView
-from outlive.resources import CPU, FAILOVER, MEMORY, Hypervisor, Reservation, Resource
+from outlive.resources import CPU, FAILOVER, MEMORY, CoveredBy, Hypervisor, Reservation, Resource
 from outlive.resources.reasons import AllocationFault, CoverageReason, render
 from outlive.resources.state import state_digest
 
@@ -44,6 +45,8 @@ class VmLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """The slots that count for it, by name."""
     required: int = 0
     """Slots that it needs, where that is more than ``need``: only partial certificates have such VMs."""
+    by: CoveredBy | None = None
+    """By what a VM is covered for which something is claimed."""
 
 
 class SlotLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -109,6 +112,8 @@ class CertifyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     crowded: tuple[str, ...] = ()
     """Slots that are ready by their condition and do not count, since their host holds more than it has: named in the
     certificate, as every slot that says that it is ready."""
+    covered_by: dict[str, CoveredBy] = {}
+    """Host → by what its covered VMs are covered."""
     without_room: dict[str, str] = {}
     """Host → why slots on it are no promise."""
     unit: str = HOST_UNIT
@@ -139,7 +144,8 @@ def certify(given: CertifyInput) -> CertifyResult:
         required, slots = max(0, given.required.get(vm.id, 0)), maker.counting[vm.id]
         need = 0 if vm.id in maker.broken else min(required, len(slots))
         short = required if need < required else 0
-        lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots), required=short))
+        by = given.covered_by.get(vm.host) if need else None
+        lines.append(VmLine(id=vm.id, host=vm.host, need=need, slots=tuple(slots), required=short, by=by))
         if need < required:
             reason, message = maker.why(vm, required)
             lacking.append(
@@ -258,7 +264,13 @@ def _free(host: Hypervisor, running: Sequence[int]) -> tuple[int, int] | None:
     return capacity[CPU] - cpu, capacity[MEMORY] - memory
 
 
-def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: bool = False) -> CertifyInput:
+def certify_input(
+    gathered: Snapshot,
+    objects: Sequence[Resource],
+    *,
+    partial: bool = False,
+    covered_by: Mapping[str, CoveredBy] = MappingProxyType({}),
+) -> CertifyInput:
     """What may be certified of exactly these objects, under the settings in force."""
     observation = gathered.observation
     slots = [view for view in observation.slots if observation.objects[view.name].spec.type == FAILOVER]
@@ -270,6 +282,7 @@ def certify_input(gathered: Snapshot, objects: Sequence[Resource], *, partial: b
         required=gathered.required,
         slots=tuple(slots),
         crowded=tuple(_crowded(observation, slots)),
+        covered_by=dict(covered_by),
         without_room=without_room(observation.hypervisors, reservations, observation.vms),
         unit=gathered.settings.topology_choice.unit,
         topology=gathered.topology,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,8 @@ from outlive.base.phrases import count_of
 from outlive.node.fencing.policy import HostSettings
 from outlive.node.fencing.rehearsals import OK
 from outlive.node.liveness import HostLife, HostLiveness, VmLife
-from outlive.resources import Cluster, Coverage, Fault, Hypervisor, Membership
+from outlive.resources import Cluster, Coverage, CoveredBy, Fault, Hypervisor, Membership, Resource
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.reasons.faults import FULL_HEALTH
 from outlive.runtime.faults import health
 
@@ -106,18 +107,26 @@ def is_provable(host: Hypervisor, member: Membership, cluster: Cluster | None, n
     return len(provable_kinds(host, member, cluster, now)) >= HostSettings(cluster, host).demanded
 
 
-class CoveredBy(enum.StrEnum):
-    """What becomes of a covered VM when its host dies."""
-
-    RESERVED = "reserved"
-    """Its slots are kept free; Outlive neither fences its host nor restarts the VM, whose system has to."""
-    RECOVERABLE = "recoverable"
-    UNPROVEN = "recoverable, but its host cannot be proven dead"
-    """Its host has neither a BMC that was rehearsed nor an armed guard."""
+def covered_by(host: Hypervisor | None, member: Membership | None, cluster: Cluster | None, now: float) -> CoveredBy:
+    """By what the covered VMs of the host are covered."""
+    if member is None:
+        return CoveredBy.UNPROVEN if host is not None and host.spec.management == "node" else CoveredBy.RESERVED
+    is_proven = host is not None and is_provable(host, member, cluster, now)
+    return CoveredBy.RECOVERABLE if is_proven else CoveredBy.UNPROVEN
 
 
 NOT_HEARD: Final = "host-not-heard"
 """Reason of a VM that has its slots and counts as covered no more, because nobody hears of its host, or of theirs."""
+
+
+def covered_by_hosts(objects: Iterable[Resource], now: float) -> dict[str, CoveredBy]:
+    """Host → by what its covered VMs are covered, of the whole state."""
+    kinds: dict[type, dict[str, Any]] = {Hypervisor: {}, Membership: {}, Cluster: {}}
+    for one in objects:
+        if type(one) in kinds:
+            kinds[type(one)][one.name] = one
+    cluster, members = kinds[Cluster].get(CLUSTER), kinds[Membership]
+    return {name: covered_by(host, members.get(name), cluster, now) for name, host in kinds[Hypervisor].items()}
 
 
 class CoverageView(NamedTuple):
@@ -129,30 +138,27 @@ class CoverageView(NamedTuple):
 
     def sentence(self) -> str:
         """By what, in words."""
-        return ", ".join(f"{count_of(count, 'VM')} {by}" for by, count in self.by.items() if count)
+        return ", ".join(f"{count_of(count, 'VM')} {by.text}" for by, count in self.by.items() if count)
 
 
 def view_coverage(
     reported: Iterable[Coverage],
     slot_hosts: Mapping[str, str],
     hosts: Mapping[str, HostLiveness],
-    provable: Mapping[str, bool],
+    by_host: Mapping[str, CoveredBy],
 ) -> CoverageView:
-    """Coverage as it was reported, against how hosts are now. ``slot_hosts``: slot → its host; ``provable``: host →
-    whether it could be proven dead."""
+    """Coverage as it was reported, against how hosts are now. ``slot_hosts``: slot → its host; ``by_host``: host →
+    ``covered_by``."""
     by, doubtful = dict.fromkeys(CoveredBy, 0), dict[str, str]()
     for one in reported:
         if one.status.required == 0 or not one.status.covered:
             continue
         names = (one.status.host, *(slot_hosts.get(slot, "") for slot in one.status.slots))
         lost = next((name for name in names if name and not _counts(hosts.get(name))), None)
-        own = hosts.get(one.status.host)
         if lost is not None:
             doubtful[one.name] = lost
-        elif own is not None and not own.watched:
-            by[CoveredBy.RESERVED] += 1
         else:
-            by[CoveredBy.RECOVERABLE if provable.get(one.status.host, False) else CoveredBy.UNPROVEN] += 1
+            by[by_host.get(one.status.host, CoveredBy.UNPROVEN)] += 1
     return CoverageView(by, doubtful)
 
 

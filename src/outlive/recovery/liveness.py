@@ -15,9 +15,10 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.liveness import ClusterLiveness, observed_ready
+from outlive.recovery.cluster_health import covered_by
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.view import RecoveryObserver
-from outlive.resources import Hypervisor, Resource
+from outlive.resources import CoveredBy, Hypervisor, Resource
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
 from outlive.resources.columns import Cell
@@ -44,6 +45,7 @@ class LivenessController:
         self._observer = observer
         self._clock = clock
         self._shown: tuple[float, ClusterLiveness] | None = None
+        self._covered: tuple[float, dict[str, CoveredBy]] = (float("-inf"), {})
 
     def now(self) -> ClusterLiveness:
         """How hosts and VMs are."""
@@ -57,6 +59,17 @@ class LivenessController:
         if self._shown is None or at_s - self._shown[0] > FRESH_S:
             self._shown = (at_s, self.now())
         return {**self._shown[1].cells(obj)}
+
+    def covered_by(self, host: str) -> CoveredBy:
+        """By what the covered VMs of the host are covered; each host is worked out once in ``LOOK_S``."""
+        at_s = self._clock.monotonic()
+        if at_s - self._covered[0] > LOOK_S:
+            self._covered = (at_s, {})
+        found, informers = self._covered[1], self._informers
+        if host not in found:
+            cluster, member = informers.clusters.get(CLUSTER), informers.memberships.get(host)
+            found[host] = covered_by(informers.hypervisors.get(host), member, cluster, self._clock.now())
+        return found[host]
 
     async def sight(self, _query: object) -> Any:
         """The answer to ``/liveness``: ``RenewalSight``."""

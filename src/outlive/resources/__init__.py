@@ -143,6 +143,7 @@ from outlive.resources.vms import (
     Assigned,
     Coverage,
     CoverageStatus,
+    CoveredBy,
     Flavor,
     FlavorGroup,
     FlavorGroupSpec,

@@ -454,6 +454,27 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
         return self.bound_hosts().union(prefers, (home,) if home else ())
 
 
+class CoveredBy(enum.StrEnum):
+    """What becomes of a covered VM when its host dies."""
+
+    RESERVED = "reserved"
+    """Its slots are kept free; Outlive neither fences its host nor restarts the VM: the system that manages it does."""
+    RECOVERABLE = "recoverable"
+    """Outlive proves the host dead and restarts the VM in a slot."""
+    UNPROVEN = "unproven"
+    """As ``recoverable``, but nothing is ready that would prove its host dead: neither a BMC that was rehearsed nor an
+    armed guard. The VM would wait until a person says that the host is off."""
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return {
+            CoveredBy.RESERVED: "reserved only",
+            CoveredBy.RECOVERABLE: "reserved and recoverable",
+            CoveredBy.UNPROVEN: "recoverable, but its host cannot be proven dead",
+        }[self]
+
+
 class CoverageStatus(Part, frozen=True, kw_only=True):
     """Whether one VM has its slots, as the failover controller last saw it."""
 
@@ -461,6 +482,8 @@ class CoverageStatus(Part, frozen=True, kw_only=True):
     slots: tuple[str, ...] = ()
     """Names of the slots that count, in name order."""
     covered: bool
+    covered_by: CoveredBy | None = None
+    """By what, of a VM that needs slots and has them, as of ``changedAt``."""
     reason: str = ""
     """Why it is not covered: a code, then values in ``message``."""
     message: str = ""
@@ -485,6 +508,7 @@ class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
         ),
         columns=(
             ("Covered", ".status.covered", 0),
+            ("By", ".status.coveredBy", 0),
             ("Required", ".status.required", 0),
             ("Slots", ".status.slots", 0),
             ("Reason", ".status.reason", 0),

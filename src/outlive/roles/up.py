@@ -253,6 +253,7 @@ class UpRole:
             protection=settings.protection,
             faults=FaultRecorder(store, clock, "failover"),
             domain_of=self.placement.engine.external_domain,
+            covered_by=lambda host: self.recovery.liveness.covered_by(host),
         )
         self.failover.attach(self.manager, self.elector)
         self.recovery = self._add_recovery(placement, ids)

@@ -12,6 +12,7 @@ from outlive.failover.certificate import Certificate, CertifyInput, CertifyResul
 from outlive.failover.model import SlotView
 from outlive.failover.topology import Topology
 from outlive.placement.vms import VmView
+from outlive.resources import CoveredBy
 
 
 def vm(name: str, host: str, cpu: int = 1000) -> VmView:
@@ -64,6 +65,12 @@ def test_the_form_is_the_pinned_one() -> None:
         "memoryBytes": 2**30,
         "allocations": {"p": "h1", "q": "h2"},
     }
+
+
+def test_each_certified_vm_says_by_what_it_is_covered_and_one_of_which_nothing_is_claimed_does_not() -> None:
+    by = {"h1": CoveredBy.RECOVERABLE, "h2": CoveredBy.RESERVED}
+    lines = {one.id: one.by for one in sure(made(covered_by=by, required={"p": 2})).vms}
+    assert lines == {"p": CoveredBy.RECOVERABLE, "q": None}
 
 
 def test_each_vm_and_each_slot_has_a_line_of_its_own() -> None:

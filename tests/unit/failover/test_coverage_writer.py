@@ -8,7 +8,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.failover.reconciler.coverage import REREAD_S, CoverageWriter
-from outlive.resources import Coverage, CoverageStatus
+from outlive.resources import Coverage, CoverageStatus, CoveredBy
 from outlive.store import Store
 from outlive.store.faults import FaultRates, FaultStore
 from outlive.store.memory import MemoryStore
@@ -38,6 +38,22 @@ def test_who_leads_again_tells_what_another_leader_told_otherwise():
         first.forget()
         await first.publish({"v": NO})
         assert not (await store.get(Coverage, "v")).status.covered
+
+    run(story())
+
+
+def test_coverage_says_by_what_and_says_it_anew_when_that_changes():
+    async def story() -> None:
+        clock = LoopClock()
+        store = MemoryStore(clock, SeededIds(Random(1)))
+        grounds = {"h1": CoveredBy.RECOVERABLE}
+        writer = CoverageWriter(store, clock, covered_by=grounds.get)
+        await writer.publish({"v": YES, "w": NO})
+        assert (await store.get(Coverage, "v")).status.covered_by is CoveredBy.RECOVERABLE
+        assert (await store.get(Coverage, "w")).status.covered_by is None
+        grounds["h1"] = CoveredBy.UNPROVEN
+        await writer.publish({"v": YES})
+        assert (await store.get(Coverage, "v")).status.covered_by is CoveredBy.UNPROVEN
 
     run(story())
 

@@ -193,6 +193,12 @@ def _need_of_nobody(case: Case) -> set[str]:
     return {"too-few-slots"}
 
 
+def _ground_claimed(case: Case) -> set[str]:
+    """The hosts of these states are another system's, which Outlive neither fences nor restarts VMs of."""
+    case.certified_vm()["by"] = case.random.choice(("recoverable", "unproven"))
+    return {"covered-by"}
+
+
 def _own_slot_dropped(case: Case) -> set[str]:
     case.certified_vm()["slots"].pop()
     return {"slot-unlisted"}
@@ -258,6 +264,7 @@ CERTIFICATE: tuple[Tampering, ...] = (
     _certified_host,
     _certified_host_twice,
     _certified_place,
+    _ground_claimed,
     _certified_vm_gone,
     _certified_vm_twice,
     _certified_vm_new,

@@ -7,14 +7,14 @@ from pathlib import Path
 from outlive.node.liveness import HostLife, HostLiveness, VmLife
 from outlive.recovery.cluster_health import (
     WEIGHTS,
-    CoveredBy,
     HealthIssue,
     count_issues,
+    covered_by_hosts,
     is_provable,
     judge_health,
     view_coverage,
 )
-from outlive.resources import Coverage, CoverageStatus, Hypervisor, MemberRecord, Membership, ObjectMeta
+from outlive.resources import Coverage, CoverageStatus, CoveredBy, Hypervisor, MemberRecord, Membership, ObjectMeta
 from outlive.resources.hosts import FencingSpec, HypervisorSpec, HypervisorStatus
 from outlive.resources.memberships import GuardRecord
 
@@ -75,15 +75,29 @@ def covered(vm: str, on: str, slot: str) -> Coverage:
 def test_covered_says_by_what() -> None:
     hosts = {"h1": lives(HostLife.ALIVE), "h2": lives(HostLife.ALIVE), "n": lives(HostLife.UNKNOWN, watched=False)}
     reported = [covered("a", "h1", "s"), covered("b", "h2", "s"), covered("c", "n", "t")]
-    view = view_coverage(reported, {"s": "h1", "t": "n"}, hosts, {"h1": True, "h2": False})
+    by_host = {"h1": CoveredBy.RECOVERABLE, "h2": CoveredBy.UNPROVEN, "n": CoveredBy.RESERVED}
+    view = view_coverage(reported, {"s": "h1", "t": "n"}, hosts, by_host)
     assert view.by == {CoveredBy.RESERVED: 1, CoveredBy.RECOVERABLE: 1, CoveredBy.UNPROVEN: 1}
     assert view.doubtful == {}
+
+
+def test_hosts_of_others_are_reserved_only_and_hosts_without_a_ready_proof_are_unproven() -> None:
+    of_others = Hypervisor(metadata=ObjectMeta(name="n"), spec=HypervisorSpec(management="nova"))
+    not_rehearsed = host("h2", rehearsed="")
+    its_member = Membership(metadata=ObjectMeta(name="h2"), record=member().record)
+    found = covered_by_hosts([host("h1"), member(), not_rehearsed, its_member, of_others, host("h3")], NOW)
+    assert found == {
+        "h1": CoveredBy.RECOVERABLE,
+        "h2": CoveredBy.UNPROVEN,
+        "h3": CoveredBy.UNPROVEN,
+        "n": CoveredBy.RESERVED,
+    }
 
 
 def test_what_lies_on_a_host_that_nobody_hears_of_is_not_called_covered() -> None:
     hosts = {"h1": lives(HostLife.SILENT), "h2": lives(HostLife.ALIVE)}
     reported = [covered("on-it", "h1", "s2"), covered("slot-on-it", "h2", "s1"), covered("elsewhere", "h2", "s2")]
-    view = view_coverage(reported, {"s1": "h1", "s2": "h2"}, hosts, {"h1": True, "h2": True})
+    view = view_coverage(reported, {"s1": "h1", "s2": "h2"}, hosts, dict.fromkeys(hosts, CoveredBy.RECOVERABLE))
     assert view.doubtful == {"on-it": "h1", "slot-on-it": "h1"}
     assert sum(view.by.values()) == 1
 

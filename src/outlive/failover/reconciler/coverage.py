@@ -16,7 +16,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Invalid, NotFound, OutliveError, Unknown
 from outlive.base.logging import get_logger
 from outlive.failover.report.forecast import Forecast
-from outlive.resources import Coverage, CoverageStatus, ObjectMeta, check_name
+from outlive.resources import Coverage, CoverageStatus, CoveredBy, ObjectMeta, check_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, list_all
 from outlive.store.access import swap
@@ -40,9 +40,18 @@ class CoverageWriter:
     nothing is left.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, store_is: Callable[[], object] = lambda: None) -> None:
-        """``store_is`` answers otherwise once the store may have been restored from a backup."""
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        store_is: Callable[[], object] = lambda: None,
+        covered_by: Callable[[str], CoveredBy | None] = lambda host: None,
+    ) -> None:
+        """``store_is`` answers otherwise once the store may have been restored from a backup; ``covered_by`` says of a
+        host by what its covered VMs are covered."""
         self._store = store
+        self._covered_by = covered_by
         self._clock = clock
         self._store_is = store_is
         self._read_from: object = None
@@ -77,6 +86,7 @@ class CoverageWriter:
         """Write what changed, delete ``gone``; the number of objects that could not be written."""
         if self.listener is not None:
             self.listener.published(wanted, gone)
+        wanted = {vm: self._with_ground(status) for vm, status in wanted.items()}
         self._unreported.update(dict.fromkeys((*wanted, *gone)))
         known = await self._all()
         changed = [vm for vm in sorted(wanted) if not _says(known.get(vm), wanted[vm]) and vm not in self._refused]
@@ -99,6 +109,11 @@ class CoverageWriter:
             if vm not in failed or vm in self._refused:
                 self._unreported.pop(vm, None)
         return len(failed)
+
+    def _with_ground(self, status: CoverageStatus) -> CoverageStatus:
+        """With by what it is covered, where it needs slots and has them."""
+        has = status.covered and status.required > 0
+        return msgspec.structs.replace(status, covered_by=self._covered_by(status.host) if has else None)
 
     async def retract(self, wanted: Mapping[str, CoverageStatus]) -> None:
         """Of these publish only those that were published as covered and are not."""

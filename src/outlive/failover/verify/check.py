@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from outlive.base.garbage import collector_paused
 from outlive.base.patterns import Pattern, compile_pattern
 from outlive.failover.verify.cases import Enumeration, Landing, enumerate_cases
 from outlive.failover.verify.claims import (
+    check_grounds,
     check_needs,
     check_promises,
     check_required,
@@ -39,6 +41,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     vms: int
     needing: int
     """VMs that are certified for any failure."""
+    by: dict[str, int]
+    """By what → how many of them, where the certificate says so."""
     slots: int
     violation: Violation | None
     """The first one."""
@@ -101,6 +105,7 @@ def check(
         if not options.allow_partial:
             check_shortfall(short, found)
             check_unplaced(fleet, found)
+        check_grounds(fleet, certificate, found)
         _check_counters(inside, certificate, found)
         if failures:
             enumeration = enumerate_cases(fleet, certificate, inside, counts, failures, found, report)
@@ -111,6 +116,7 @@ def check(
         hosts=len(fleet.hosts),
         vms=len(fleet.places),
         needing=sum(vm.need > 0 for vm in certificate.vms),
+        by=dict(sorted(Counter(vm.by for vm in certificate.vms if vm.by is not None).items())),
         slots=len(certificate.slots),
         violation=found.shown[0] if found.shown else None,
         further=tuple(found.shown[1:]),

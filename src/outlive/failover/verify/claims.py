@@ -201,6 +201,21 @@ def check_needs(certificate: CertifiedState, found: Findings) -> None:
         found.add(Code.K, f"k is 0, which claims nothing, and VMs need up to {largest} slots")
 
 
+def check_grounds(fleet: StateFleet, certificate: CertifiedState, found: Findings) -> None:
+    """What is claimed of the death of a VM's host: nobody but the system that manages it restarts what is reserved
+    only, and nothing is recovered from a host that neither a rehearsed BMC nor an armed guard would prove dead."""
+    for vm in certificate.vms:
+        host = fleet.hosts.get(vm.host)
+        if vm.by is None or host is None:
+            continue
+        ours = host.spec.management == "node" or vm.host in fleet.members
+        provable = host.status.rehearsed == "ok" or fleet.has_guard(vm.host)
+        if (vm.by == "reserved") is ours or (vm.by == "recoverable" and not provable):
+            is_so = "not proven dead by anything" if ours else f"managed by {host.spec.management}"
+            message = f"VM {vm.id} is said to be covered as {vm.by}, and its host {vm.host} is {is_so}"
+            found.add(Code.GROUND, message, vm=vm.id, host=vm.host)
+
+
 def check_required(
     fleet: StateFleet, certificate: CertifiedState, required: Sequence[tuple[Pattern, str, int]], found: Findings
 ) -> None:

@@ -7,7 +7,7 @@ The form is written down here a second time on purpose: the maker's own structs 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,9 @@ VERSION: Final = 1
 UNIT_OF_HOSTS: Final = "host"
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+Ground = Literal["reserved", "recoverable", "unproven"]
 
 
 class Strict(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -33,6 +36,8 @@ class CertifiedVm(Strict, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     slots: tuple[str, ...]
     required: Count = 0
     """Slots that it needs, where that is more than ``need``."""
+    by: Ground | None = None
+    """What becomes of it when its host dies; absent: nothing is claimed of that."""
 
 
 class CertifiedSlot(Strict, frozen=True, kw_only=True, gc=False):

@@ -45,6 +45,7 @@ class Code(enum.StrEnum):
     BELOW_REQUIRED = "need-below-required"
     PARTIAL = "partial"
     UNPLACED = "vm-unplaced"
+    GROUND = "covered-by"
     COUNT = "count"
     LOST = "lost"
 

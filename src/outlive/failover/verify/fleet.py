@@ -26,6 +26,7 @@ from outlive.resources import (
     TYPE_LABEL_VALUES,
     Cluster,
     Hypervisor,
+    Membership,
     Reservation,
     Resource,
     VirtualMachine,
@@ -107,6 +108,8 @@ class StateFleet:
         trusting = self.settings is not None and bool(self.settings.failover.trust_hypervisor_location)
         self.reservations: dict[str, Facts] = {found.metadata.name: found for found in of(Reservation)}
         self.hosts = {host.metadata.name: host for host in sorted(hosts, key=lambda one: one.metadata.name)}
+        self.members: dict[str, Facts] = {one.metadata.name: one for one in of(Membership)}
+        """Host with our daemon → its Membership."""
         self.specs: dict[str, Facts] = {}
         """Located VM → what it asks for."""
         self.places = self._places(vms, trusting)
@@ -193,6 +196,10 @@ class StateFleet:
             for name, host in self.hosts.items()
             if (value := host.metadata.labels.get(label, ""))
         }
+
+    def has_guard(self, host: str) -> bool:
+        """Whether a guard is armed there."""
+        return host in self.members and bool(self.members[host].record.guard.armed)
 
     def room(self) -> dict[str, Room | None]:
         """Host → what is left there after its VMs and everything that is reserved; ``None`` where that is unknown."""
