@@ -82,6 +82,8 @@ class HostLiveness(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The state with its age, such as ``silent for 30 s``."""
     watched: bool = True
     """Whether it is a host with our daemon, which Outlive fences and whose VMs it restarts."""
+    doubtful: bool = False
+    """Of a host that another system manages: that system says that it is not well, or nobody reads what it says."""
     uid: str = ""
     epoch: int = 0
     """Of its Membership now: what it said under another one it says no more."""
@@ -161,8 +163,14 @@ def _of_others(host: Hypervisor, sight: RenewalSight) -> HostLiveness:
     kind = host.spec.management
     read = f" at {shown_clock(host.status.observed_at, sight.at)}" if host.status.observed_at is not None else ""
     said = bad_condition(host)
+    if sight.blind:
+        text = f"unknown ({sight.blind})"
+        return HostLiveness(
+            state=HostLife.UNKNOWN, since=host.status.observed_at, text=text, watched=False, doubtful=True
+        )
     text = f"not watched ({kind} said {said}{read})" if said else f"not watched (managed by {kind})"
-    return HostLiveness(state=HostLife.UNKNOWN, since=host.status.observed_at, text=text, watched=False)
+    since = host.status.observed_at
+    return HostLiveness(state=HostLife.UNKNOWN, since=since, text=text, watched=False, doubtful=bool(said))
 
 
 def observed_ready(host: Hypervisor, life: HostLiveness, now: datetime) -> Condition | None:
@@ -282,7 +290,7 @@ def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLive
 
 def _vm_of_others(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
     if wanted(vm) and vm.status.phase in RUNNING_WORDS:
-        if "said" in host.text:
+        if host.doubtful:
             return VmLiveness(state=VmLife.UNKNOWN, text=f"unknown: its host is {host.text}")
         return VmLiveness(state=VmLife.RUNNING, since=vm.status.observed_at, text="running, as its source says")
     return VmLiveness(

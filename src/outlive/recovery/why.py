@@ -562,7 +562,7 @@ async def _unknown(store: Store, name: str) -> NotFound:
     if await lost_memberships(store, name):
         return NotFound(
             f"the membership of {name} is lost, and VMs are held until it is known that what it ran is off",
-            remedy=f"restore it; or, once you know that {name} is off: "
+            remedy=f"a Membership that is applied again does not help; once you know that {name} is off: "
             f'outlive fence {name} --confirm-off --reason "..."',
         )
     host = await read(store, Hypervisor, name)

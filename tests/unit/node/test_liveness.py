@@ -199,6 +199,13 @@ def test_a_vm_of_others_is_as_its_source_says() -> None:
     assert vm_liveness(vm(holders=(), phase="SHUTOFF"), others).state is VmLife.STOPPED
 
 
+def test_while_the_server_is_away_nobody_knows_what_a_source_says_of_its_hosts_and_vms() -> None:
+    found = host_liveness("kvm-4", host(management="nova"), None, None, sight_without_server(NOW))
+    assert (found.text, found.watched) == ("unknown (server away)", False)
+    of_it = vm_liveness(vm(holders=(), phase="ACTIVE"), {"kvm-4": found})
+    assert (of_it.state, of_it.text) == (VmLife.UNKNOWN, "unknown: its host is unknown (server away)")
+
+
 READY_BEFORE = [
     ("True", "DaemonRuns"),
     ("True", HEARD),

@@ -351,7 +351,7 @@ def test_vm_whose_host_registered_anew_under_another_membership_is_held_and_says
         await cloud.clock.sleep(3)
         record = await cloud.recovery("a")
         assert (record.phase, record.reason) == ("held", "membership-missing")
-        assert "restore Membership/h1" in record.remedy
+        assert "outlive fence h1 --confirm-off" in record.remedy
 
     play(story)
 

@@ -156,7 +156,8 @@ _NEVER_MEMBER: Final = Precondition[JoinView](
     lambda view: view.remembered is None,
     lambda view: (
         f"{view.host} was a member in epoch {view.remembered.epoch if view.remembered else 0}, "
-        "and the store has forgotten it: restore Membership, or have an operator remove what the host remembers"
+        f"and the store has forgotten it: switch it off, confirm that (outlive fence {view.host} --confirm-off), "
+        "and switch it on"
     ),
 )
 _RECORD: Final = Precondition[JoinView](

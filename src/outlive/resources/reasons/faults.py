@@ -233,7 +233,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         25,
         "{why}",
-        "restore Membership/{subject}; or switch {subject} off, then: "
+        "a Membership that is applied again does not help; switch {subject} off, then: "
         'outlive fence {subject} --confirm-off --reason "..."; it joins again when it is switched on',
     ),
     FaultCode.HOST_UNKNOWN: FaultEntry(

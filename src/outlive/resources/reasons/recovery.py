@@ -140,7 +140,7 @@ def _story(rest: str) -> Template:
 TABLE: Final[Table] = {
     HoldReason.MEMBERSHIP_MISSING: Template(
         "{host} may still run it, and Membership/{host} does not exist or belongs to another machine",
-        "restore Membership/{host}; or, once you know that the machine that ran it is off or empty: "
+        "a Membership that is applied again does not help; once you know that the machine that ran it is off or empty: "
         'outlive fence {host} --confirm-off --membership {uid} --reason "..."',
     ),
     HoldReason.FENCE_UNCONFIRMED: Template(
