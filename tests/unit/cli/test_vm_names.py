@@ -26,7 +26,7 @@ def test_what_is_no_id_stays_as_it_is() -> None:
 
 
 def test_faults_are_blocks_that_say_which_are_over() -> None:
-    def fault(code: str, name: str, **state: bool) -> Fault:
+    def fault(code: str, name: str, *, acknowledged: bool = False, ended: bool = False) -> Fault:
         return Fault(
             metadata=ObjectMeta(name=f"{code}.{name}"),
             code=code,
@@ -35,7 +35,8 @@ def test_faults_are_blocks_that_say_which_are_over() -> None:
             remedy="see its log",
             first_seen=AT,
             last_seen=AT,
-            **state,
+            acknowledged=acknowledged,
+            ended=ended,
         )
 
     faults = [fault("vm-fails", WEB), fault("vm-fails", DB, acknowledged=True), fault("vm-fails", "x", ended=True)]
