@@ -109,6 +109,10 @@ def test_a_host_that_there_is_not_is_named_with_the_nearest(cloud: Cloud) -> Non
     "words",
     [
         ("get", "vms"),
+        ("get", "coverages"),
+        ("get", "coverages", "auth-227"),
+        ("why", "auth-227"),
+        ("failover", "explain", "auth-227"),
         ("survive", "kvm-3"),
         ("whatif", "drain", "kvm-3"),
         ("whatif", "remove-host", "kvm-3"),
@@ -116,7 +120,7 @@ def test_a_host_that_there_is_not_is_named_with_the_nearest(cloud: Cloud) -> Non
     ],
     ids=" ".join,
 )
-def test_tables_name_a_vm_before_its_id(cloud: Cloud, words: tuple[str, ...]) -> None:
+def test_tables_and_sentences_name_a_vm_before_its_id(cloud: Cloud, words: tuple[str, ...]) -> None:
     text = cloud.run(*words).out
     line = next(line for line in text.splitlines() if AUTH in line)
     assert 0 <= line.index("auth-227") < line.index(AUTH), text

@@ -286,7 +286,7 @@ def test_devices_of_what_does_not_run_are_changed_by_its_definition(
     cloud.define(xml())
     file = cloud.folder / "device.xml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    given = {"attach": [str(file)], "detach": ["vda"]}.get(command, [])
+    given = {"attach": [str(file)], "detach": ["vda", "--yes"]}.get(command, [])
     done = cloud.vm(command, "web", *given)
     assert done.code == code, done.err
     assert words in done.line

@@ -214,7 +214,9 @@ def test_a_host_joins_by_the_command_line(tmp_path: Path) -> None:
         listed = outlive("token", "list", "--state-dir", state).out
         assert "host.kvm-1" in listed
         assert made["token"] not in listed
-        assert outlive("token", "revoke", "kvm-1", "--state-dir", state).out == "host.kvm-1 (coordinator) is revoked\n"
+        revoke = ("token", "revoke", "kvm-1", "--state-dir", state)
+        assert outlive(*revoke).code == 2
+        assert outlive(*revoke, "--yes").out == "host.kvm-1 (coordinator) is revoked\n"
 
 
 @pytest.mark.parametrize(

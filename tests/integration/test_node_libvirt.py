@@ -153,7 +153,7 @@ def test_a_guest_is_given_an_interface_while_it_runs_and_its_definition_has_it_a
     with pytest.raises(LabError, match="a disk is not given to a guest that runs"):
         vm_verb(single, "attach", "vm-1", str(disk))
     with pytest.raises(LabError, match=f"vm-1 still has {mac}"):
-        vm_verb(single, "detach", "vm-1", mac)  # nothing of this guest's answers
+        vm_verb(single, "detach", "vm-1", mac, "--yes")  # nothing of this guest's answers
     assert mac in spec()["definition"]
     assert mac in runs_with()
     assert len(guests(single)) == 2

@@ -77,8 +77,10 @@ def test_a_value_is_sealed_before_it_leaves_the_command(server: Server, tmp_path
         assert value not in everywhere
         assert value.encode() not in kept
 
-    assert secret(directory, "delete", "rack-3").code == 0
-    assert secret(directory, "delete", "rack-3").code == 4
+    asked = secret(directory, "delete", "rack-3")
+    assert (asked.code, "give --yes" in asked.line) == (2, True)
+    assert secret(directory, "delete", "rack-3", "--yes").code == 0
+    assert secret(directory, "delete", "rack-3", "--yes").code == 4
 
 
 @pytest.mark.usefixtures("server")

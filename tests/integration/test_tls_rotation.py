@@ -35,12 +35,12 @@ def test_an_authority_is_replaced_without_losing_the_host(tmp_path: Path) -> Non
         try:
             said = asked(state, "tls", "rotate")
             assert (said["authority"], said["without"]) == (pinned, ["kvm-1"])
-            refused = outlive("tls", "rotate", "--finish", "--state-dir", state)
+            refused = outlive("tls", "rotate", "--finish", "--yes", "--state-dir", state)
             assert (refused.code, "kvm-1 does not believe the new authority yet" in refused.line) == (1, True)
             assert "--leave kvm-1" in refused.line
             host.start().ready()
             assert within(LIMIT_S, lambda: asked(state, "tls", "rotate")["without"] == []), host.logged()[-2000:]
-            assert asked(state, "tls", "rotate", "--finish")["authority"] == said["next"]
+            assert asked(state, "tls", "rotate", "--finish", "--yes")["authority"] == said["next"]
             assert json.loads((state / "server.json").read_text())["fingerprint"] == said["next"]
             before = seq(state)
             assert within(LIMIT_S, lambda: seq(state) > before + 2)

@@ -131,11 +131,17 @@ def _grounds(by: Mapping[str, int]) -> list[str]:
 
 def _lacking(result: CertifyResult, named: VmColumns) -> list[Any]:
     rows = [
-        (*named.cells(one.vm), one.host, f"{one.certified} of {one.required}", one.reason.value, one.message)
+        (
+            *named.cells(one.vm),
+            one.host,
+            f"{one.certified} of {one.required}",
+            one.reason.value,
+            named.sentence(one.message, one.vm),
+        )
         for one in result.uncertified[:NAMED]
     ]
     cut = and_more(len(result.uncertified), len(rows), wide=False)
-    return [table((*named.titles(), "Host", "Holds", "Reason", "Why"), rows), *cut]
+    return [table((*named.titles(), "Host", "Holds", "Reason", "Why"), rows, advice=True), *cut]
 
 
 async def verify(

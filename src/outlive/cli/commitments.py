@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from outlive.commitments.overview import GroupOverview, ProjectUsage
     from outlive.commitments.trial import Trial
     from outlive.resources import CommittedResource, Reservation
+    from outlive.store import Store
 
 SHOWN = 50
 """Slots that a table names; wide and JSON name all."""
@@ -67,16 +68,19 @@ async def list_commitments(
             and flavor_group in ("", one.spec.flavor_group_name)
             and zone in ("", one.spec.availability_zone)
         ]
+        projects = await _project_names(store) if found else {}
     documents = [commitment_document(one) for one in found]
 
     def lines() -> list[Any]:
         if not found:
             return ["there are no commitments: see outlive commitments request --help"]
-        columns = ("Commitment", "Project", "Group", "Zone", "Amount", "State", "Ready", "VMs", "Ends")
+        rest = ("Commitment", "Group", "Zone", "Amount", "State", "Ready", "VMs", "Ends")
+        columns = ("Project", *(("Project ID",) if output.wide and projects else ()), *rest)
         rows = [
             (
+                projects.get(one["project"]) or one["project"],
+                *((one["project"],) if output.wide and projects else ()),
                 one["uuid"],
-                one["project"],
                 one["group"],
                 one["zone"],
                 one["amount"],
@@ -103,11 +107,13 @@ async def show(access: Access, output: Output, uuid: Uuid) -> ExitCode | None:
         found = await commitment_of(store, uuid)
         wanted = found.spec.commitment_uuid
         slots = [one async for one in list_all(store, Reservation) if _uuid_of(one) == wanted]
+        projects = await _project_names(store)
         charged = {*found.status.assigned_instances, *(vm for one in slots for vm in slot_document(one)["vms"])}
         vms = [vm for vm in [await read(store, VirtualMachine, name) for name in sorted(charged)] if vm is not None]
     names = {vm.name: vm.spec.display_name or vm.name for vm in vms}
     document = {**commitment_document(found), "slots": [slot_document(one) for one in slots]}
-    output.show(document, lambda: _show_lines(document, names, wide=output.wide))
+    project = projects.get(document["project"], "")
+    output.show(document, lambda: _show_lines(document, names, project, wide=output.wide))
     return None if document["reason"] == "Accepted" else ExitCode.NO
 
 
@@ -308,6 +314,15 @@ def overview_of(made: Trial) -> tuple[GroupOverview, ...]:
     return found.rows(made.capacities())
 
 
+async def _project_names(store: Store) -> dict[str, str]:
+    """Id → name of the projects that have one."""
+    from outlive.resources import ProjectQuota
+    from outlive.store import list_all
+
+    quotas = [one.spec async for one in list_all(store, ProjectQuota)]
+    return {one.project_id: one.project_name for one in quotas if one.project_name}
+
+
 def _uuid_of(slot: Reservation) -> str:
     details = slot.spec.committed_resource_reservation
     return details.commitment_uuid if details is not None else ""
@@ -316,7 +331,7 @@ def _uuid_of(slot: Reservation) -> str:
 # -- for people -------------------------------------------------------------------------------------------------
 
 
-def _show_lines(document: dict[str, Any], names: dict[str, str], *, wide: bool) -> list[Any]:
+def _show_lines(document: dict[str, Any], names: dict[str, str], project: str, *, wide: bool) -> list[Any]:
     slots = document["slots"]
     rows = [
         (one["name"], one["host"] or "-", one["flavor"], one["size"].get("memory", "0"), one["size"].get("cpu", "0"),
@@ -325,7 +340,7 @@ def _show_lines(document: dict[str, Any], names: dict[str, str], *, wide: bool) 
     ]  # fmt: skip
     facts = [
         ("commitment", document["uuid"]),
-        ("project", document["project"]),
+        ("project", f"{project} ({document['project']})" if project else document["project"]),
         ("what", f"{document['amount']} of {document['group']} in {document['zone']}"),
         ("state", document["state"]),
         ("ready", f"{document['reason'] or 'nobody has looked yet'}: {document['message']}".rstrip(": ")),

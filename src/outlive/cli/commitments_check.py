@@ -55,7 +55,14 @@ async def check(
     def lines() -> list[Any]:
         found = result.disagreements
         rows = [
-            (one.kind, one.subject, *named.cells(one.vm), one.detail, one.owner, one.repair or "people judge")
+            (
+                one.kind,
+                one.subject,
+                *named.cells(one.vm),
+                named.sentence(one.detail),
+                one.owner,
+                one.repair or "people judge",
+            )
             for one in found
         ]
         head = f"{len(found)} disagree" if found else "commitments, slots, hosts and VMs agree"

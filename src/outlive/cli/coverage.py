@@ -62,9 +62,14 @@ def coverage_lines(result: CoverageResult, named: VmColumns, *, wide: bool = Fal
     ]
     columns = (*named.titles(), "Reason", *(("Why",) if wide else ()), "Remedy")
     uncovered = [
-        (*named.cells(one.vm), one.reason, *((one.message,) if wide else ()), one.remedy) for one in result.uncovered
+        (
+            *named.cells(one.vm),
+            one.reason,
+            *(named.sentence(text, one.vm) for text in (*((one.message,) if wide else ()), one.remedy)),
+        )
+        for one in result.uncovered
     ]
-    return [table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN)]
+    return [table(("", ""), rows), *cut_table(columns, uncovered, None if wide else UNCOVERED_SHOWN, advice=True)]
 
 
 def _amounts(of: Reserved | Bound) -> str:

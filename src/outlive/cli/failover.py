@@ -103,9 +103,12 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
     def lines() -> list[Any]:
         word = "all hold" if result.holds else f"{len(result.violations)} faults"
         named = vm_columns(gathered.vms)
-        rows = [(one.fault, *named.cells(one.vm), ", ".join(one.slots), one.message) for one in result.violations]
+        rows = [
+            (one.fault, *named.cells(one.vm), ", ".join(one.slots), named.sentence(one.message, one.vm))
+            for one in result.violations
+        ]
         head = f"{result.allocations} allocations in {result.slots} slots: {word}"
-        return [head, *([table(("Fault", *named.titles(), "Slots", "What"), rows)] if rows else [])]
+        return [head, *([table(("Fault", *named.titles(), "Slots", "What"), rows, advice=True)] if rows else [])]
 
     output.show(result, lines)
     return None if result.holds else ExitCode.NO
@@ -142,31 +145,36 @@ async def explain(
     assert vm is not None, "either a VM or the fleet is asked about"
     one = choose(vm_names(gathered.vms), vm, "VM", remedy="see outlive vm list")
     explanation = explainer.explain(one.id, shown=SHOWN if output.form is Form.TABLE else None)
-    output.show(explanation, lambda: [*([one.text] if one.name else []), *vm_lines(explanation)])
+    named = vm_columns(gathered.vms)
+    output.show(explanation, lambda: [*([one.text] if one.name else []), *vm_lines(explanation, named, one.id)])
     return None if explanation.covered else ExitCode.NO
 
 
-def vm_lines(explanation: Explanation) -> list[Any]:
+def vm_lines(explanation: Explanation, names: VmColumns, vm: str) -> list[Any]:
     """The answer for people: what it is, why, what helps, and then the details."""
-    lines: list[Any] = [_sentence(explanation.text)]
-    promises = [(one.slot, one.host, one.counts, one.text) for one in explanation.promises]
-    lines += cut_table(("Slot", "Host", "Counts", "What it is worth"), promises)
+
+    def named(text: str) -> str:
+        return names.sentence(text, vm)
+
+    lines: list[Any] = [_sentence(named(explanation.text))]
+    promises = [(one.slot, one.host, one.counts, named(one.text)) for one in explanation.promises]
+    lines += cut_table(("Slot", "Host", "Counts", "What it is worth"), promises, advice=True)
     if explanation.covered:
         return lines
-    lines += ["", *map(_sentence, explanation.summary)]
+    lines += ["", *(_sentence(named(text)) for text in explanation.summary)]
     if explanation.remedy is not None:
-        lines += ["", f"What helps: {explanation.remedy.text}."]
+        lines += ["", f"What helps: {named(explanation.remedy.text)}."]
     if explanation.otherwise is not None:
-        lines.append(f"Or: {explanation.otherwise.text}.")
-    hosts = [(one.host, one.reason, one.message) for one in explanation.hosts]
-    slots = [(one.slot, one.host, one.reason, one.message) for one in explanation.slots]
+        lines.append(f"Or: {named(explanation.otherwise.text)}.")
+    hosts = [(one.host, one.reason, named(one.message)) for one in explanation.hosts]
+    slots = [(one.slot, one.host, one.reason, named(one.message)) for one in explanation.slots]
     refused, unfit = (
         sum(one.count for one in tallies) for tallies in (explanation.host_tallies, explanation.slot_tallies)
     )
     return [
         *lines,
-        *cut_table(("Host", "Reason", "Why no new slot"), hosts, total=refused, noun="hosts"),
-        *cut_table(("Slot", "Host", "Reason", "Why not"), slots, total=unfit, noun="slots"),
+        *cut_table(("Host", "Reason", "Why no new slot"), hosts, total=refused, noun="hosts", advice=True),
+        *cut_table(("Slot", "Host", "Reason", "Why not"), slots, total=unfit, noun="slots", advice=True),
     ]
 
 
@@ -178,9 +186,9 @@ def fleet_lines(explanation: FleetExplanation, named: VmColumns, *, wide: bool) 
         names = one.vms if wide else one.vms[:3]
         more = one.count - len(names)
         which = ", ".join(map(named.text, names)) + (f" and {more:,} more" if more > 0 else "")
-        rows.append((one.count, one.reason, one.who, one.text, which))
+        rows.append((one.count, one.reason, one.who, named.sentence(one.text), which))
     if explanation.everybody:
-        lines.append(_sentence(explanation.everybody))
+        lines.append(_sentence(named.sentence(explanation.everybody)))
     return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
 
 

@@ -27,13 +27,24 @@ from outlive.base.phrases import listing, shown_age
 from outlive.base.quantity import parse_quantity
 from outlive.cli.access import Access, all_objects
 from outlive.cli.arguments import Yes, names_from_server
-from outlive.cli.output import Form, ObjectOutput, Output, object_tables, progress, table, write, yaml_text
+from outlive.cli.output import (
+    Form,
+    ObjectOutput,
+    Output,
+    fault_blocks,
+    object_tables,
+    progress,
+    table,
+    write,
+    yaml_text,
+)
 from outlive.cli.questions import ask
 from outlive.cli.tables import TextTable
+from outlive.cli.vm_names import VmColumns, columns_of
 from outlive.drivers.files import read_input
-from outlive.resources import KINDS, Coverage, Event, Hypervisor, Reservation, Resource, VirtualMachine
+from outlive.resources import KINDS, Coverage, Event, Fault, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all, read
-from outlive.store.naming import find
+from outlive.store.naming import find, names_by_id
 
 if TYPE_CHECKING:
     from outlive.node.liveness import ClusterLiveness
@@ -112,14 +123,34 @@ async def get(
             objects = [item async for item in list_all(store, found, selector=chosen)]
         lives = found in (VirtualMachine, Hypervisor) and output.form in (Form.TABLE, Form.WIDE)
         cells_of = (await read_liveness(store, access)).cells if lives and not output.names_only else None
+        blocks = found is Fault and output.form is Form.TABLE and not output.names_only
+        named = await _names_of_subjects(store, objects) if blocks else VmColumns()
     if order:
         objects = in_order(objects, order)
+    if blocks and objects:
+        output.render(fault_lines(objects, named))
+        return
     empty = f"there are no {found.info.plural}{f' with the labels {selector}' if selector else ''}"
     tables = [event_table(objects, access.clock.now(), wide=output.wide)] if found is Event else None
     output.objects(objects, single=bool(names) and len(objects) == 1, empty=empty, tables=tables, cells_of=cells_of)
 
 
 EVENT_ORDER = ".lastSeen"
+
+
+async def _names_of_subjects(store: Store, faults: Sequence[Any]) -> VmColumns:
+    subjects = [one.subject.name for one in faults if one.subject.kind == VirtualMachine.kind()]
+    return columns_of(await names_by_id(store, VirtualMachine, subjects))
+
+
+def fault_lines(faults: Sequence[Any], named: VmColumns) -> list[str]:
+    """A block for each fault: what is wrong, what helps, and how it lowers the health no more."""
+    blocks = []
+    for one in faults:
+        state = " (over)" if one.ended else " (acknowledged)" if one.acknowledged else ""
+        message, remedy = (named.sentence(text, one.subject.name) for text in (one.message, one.remedy))
+        blocks.append((one.code, f"{named.sentence(one.subject.name)}{state}", message, remedy))
+    return fault_blocks(blocks)[1:]
 
 
 def show_kinds(output: ObjectOutput) -> None:

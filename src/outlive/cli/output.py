@@ -207,10 +207,12 @@ def table(
     title: str = "",
     numbers: Sequence[str] = (),
     empty: str = NO_ROWS,
+    advice: bool = False,
 ) -> TextTable:
-    """A plain table; the columns named in ``numbers`` are right-aligned. ``empty``: what it says without rows."""
+    """A plain table; the columns named in ``numbers`` are right-aligned. ``empty``: what it says without rows;
+    ``advice``: whether the last column is read whole also where it does not fit."""
     cells = tuple(tuple(_cell(one) for one in row) for row in rows)
-    return TextTable(tuple(columns), cells, title=title, numbers=frozenset(numbers), empty=empty)
+    return TextTable(tuple(columns), cells, title=title, numbers=frozenset(numbers), empty=empty, advice=advice)
 
 
 def _cell(value: Any) -> Cell:
@@ -251,11 +253,14 @@ def cut_table(
     numbers: Sequence[str] = (),
     total: int | None = None,
     noun: str = "",
+    advice: bool = False,
 ) -> list[Any]:
     """After an empty line or a title the first ``most`` rows and how many more of ``total`` there are; else nothing."""
     shown = rows[:most]
     more = and_more(len(rows) if total is None else total, len(shown), noun)
-    return [f"\n{title}:" if title else "", table(columns, shown, numbers=numbers), *more] if rows else []
+    return (
+        [f"\n{title}:" if title else "", table(columns, shown, numbers=numbers, advice=advice), *more] if rows else []
+    )
 
 
 def cell_text(value: Any) -> str:

@@ -93,10 +93,11 @@ async def list_secrets(access: Access, output: ObjectOutput) -> None:
 
 
 @command(secret, "delete")
-async def delete_secret(access: Access, name: Name) -> None:
-    """Delete a secret; what uses it cannot be reached any more."""
+async def delete_secret(access: Access, name: Name, yes: Yes = False) -> None:
+    """Delete a secret, and ask before; what uses it cannot be reached any more."""
     async with access.open(write=True) as store:
         found = await store.get(Secret, name, fresh=True)
+        ask(f"Delete secret {name}? What uses it, such as a BMC, cannot be reached any more.", yes)
         await store.delete(found.ref, uid=found.metadata.uid)
     write(f"secret/{name} deleted\n")
 

@@ -13,6 +13,7 @@ from outlive.base.phrases import count_of, listing, shown_time, until
 from outlive.cli.access import Access, said_without_server
 from outlive.cli.liveness import read_liveness
 from outlive.cli.output import Output, fault_blocks, table
+from outlive.cli.vm_names import VmColumns, columns_of
 from outlive.node.disarm import enforcing_hosts
 from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife, VmLiveness
 from outlive.recovery.cluster_health import (
@@ -45,6 +46,7 @@ from outlive.resources.reasons.failover_events import FULL_PROTECTION
 from outlive.resources.reasons.faults import FULL_HEALTH
 from outlive.resources.vm_states import is_down_for_good
 from outlive.store import list_all
+from outlive.store.naming import names_of
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -67,14 +69,15 @@ async def status(access: Access, output: Output) -> ExitCode:
     access.warns = False  # its answer says it
     async with access.open() as store:
         life = await read_liveness(store, access)
-        document = await _document(store, life, await _unrecorded(store))
+        vms = [vm async for vm in list_all(store, VirtualMachine)]
+        document = await _document(store, life, vms, await _unrecorded(store))
         document["backup"] = await _answer(store, "/backups") or {}
     away = access.no_server
     written = life.sight.written or (access.store_written() if away else None)
     document = {"noServer": away, "written": written, "source": access.source, **document}
     if away:
         document |= {"health": None, "healthIssues": {}}
-    output.show(document, lambda: _lines(document))
+    output.show(document, lambda: _lines(document, columns_of(map(names_of, vms))))
     if away:
         return ExitCode.UNAVAILABLE
     return ExitCode.YES if document["health"] == FULL_HEALTH else ExitCode.NO
@@ -94,10 +97,11 @@ async def _answer(store: Store, question: str) -> Any:
         return None
 
 
-async def _document(store: Store, life: ClusterLiveness, unrecorded: list[Fault]) -> dict[str, Any]:
+async def _document(
+    store: Store, life: ClusterLiveness, vms: list[VirtualMachine], unrecorded: list[Fault]
+) -> dict[str, Any]:
     now = as_instant(life.sight.at)
     hosts = [host async for host in list_all(store, Hypervisor)]
-    vms = [vm async for vm in list_all(store, VirtualMachine)]
     slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
     reported = [one async for one in list_all(store, Coverage)]
     recorded = [event async for event in list_all(store, Event)]
@@ -318,7 +322,7 @@ def _backup(found: dict[str, Any]) -> str:
     return f"{newest['name']}, {format_duration(newest['ageS'] // 60 * 60)} old, {keys} keys{failure}"
 
 
-def _lines(document: dict[str, Any]) -> list[Any]:
+def _lines(document: dict[str, Any], named: VmColumns) -> list[Any]:
     """What is empty has no line."""
     coverage = document["coverage"]
     states = ", ".join(f"{count} {state}" for state, count in document["hostStates"].items())
@@ -364,9 +368,20 @@ def _lines(document: dict[str, Any]) -> list[Any]:
         lines.append(
             "which VMs are covered has not been worked out yet: outlive up does, outlive failover plan tries it"
         )
-    faults = [(one["fault"], one["subject"], one["message"], one["remedy"]) for one in document["faults"]]
+    faults = [
+        (one["fault"], *(named.sentence(one[part]) for part in ("subject", "message", "remedy")))
+        for one in document["faults"]
+    ]
+    uncovered = [
+        (*named.cells(one["vm"]), one["reason"], named.sentence(one["remedy"], one["vm"]))
+        for one in coverage["uncovered"]
+    ]
+    warnings = [
+        (one["at"], one["reason"], named.sentence(one["object"]), one["count"], named.sentence(one["note"]))
+        for one in document["warnings"]
+    ]
     tables = (
-        (("VM", "Reason", "Remedy"), [tuple(one.values()) for one in coverage["uncovered"]]),
-        (("Last", "Reason", "Object", "Count", "Note"), [tuple(one.values()) for one in document["warnings"]]),
+        ((*named.titles(), "Reason", "Remedy"), uncovered),
+        (("Last", "Reason", "Object", "Count", "Note"), warnings),
     )
-    return [*lines, *fault_blocks(faults), *(table(titles, rows) for titles, rows in tables if rows)]
+    return [*lines, *fault_blocks(faults), *(table(titles, rows, advice=True) for titles, rows in tables if rows)]

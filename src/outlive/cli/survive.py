@@ -122,11 +122,12 @@ def survive_lines(result: FailuresResult, question: Question, named: VmColumns, 
     most = SHOWN_WIDE if wide else SHOWN
     worst = [(" ".join(one.case), one.lost, one.affected) for one in result.worst]
     lost = [
-        (*named.cells(one.vm), one.host, " ".join(one.case), one.reason, lost_text(one)) for one in result.lost[:most]
+        (*named.cells(one.vm), one.host, " ".join(one.case), one.reason, named.sentence(lost_text(one), one.vm))
+        for one in result.lost[:most]
     ]
     landing = [(*named.cells(one.vm), one.source, one.slot, one.host, one.contested) for one in result.landing or ()]
     return [
-        *survive_sentences(result, question),
+        *map(named.sentence, survive_sentences(result, question)),
         *cut_table(("Worst cases", "Lost", "Affected"), worst, numbers=("Lost", "Affected")),
         *cut_table(
             (*named.titles("Lost VM"), "Host", "When these fail", "Reason", "What is left"),

@@ -2,7 +2,8 @@
 
 In a width that a table exceeds, the longest cells are cut first and end in ``…``; the first column, which is the name,
 and numbers stay whole. Columns that do not fit even so follow below, behind the first column once more. A table without
-titles is a list of facts: the last column is wrapped and never cut. Without a width nothing is cut or wrapped.
+titles is a list of facts: the last column is wrapped and never cut; so it is where it says what helps (``advice``), on
+lines of its own below each row. Without a width nothing is cut or wrapped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ TEXT_LEAST: Final = 24
 WRAP_LEAST: Final = 20
 """Nothing is wrapped to less."""
 CUT: Final = "…"
+ADVICE_INDENT: Final = "  "
+ADVICE_LEAST: Final = 32
+"""A last column that is read whole stands beside the others where this is left for it."""
 NO_ROWS: Final = "none"
 _NUMBER = re.compile(r"[-+]?\d[\d.,:TZ+/-]*( ?[a-zA-Z%]{1,4})?")
 """Amounts and times."""
@@ -42,7 +46,8 @@ Cell = str | Coloured
 
 
 class TextTable(NamedTuple):
-    """Titles and rows of cells; the columns named in ``numbers`` are right-aligned. ``empty`` stands for no rows."""
+    """Titles and rows of cells; the columns named in ``numbers`` are right-aligned. ``empty`` stands for no rows.
+    ``advice``: whether the last column is what somebody has to read whole."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -50,6 +55,7 @@ class TextTable(NamedTuple):
     numbers: frozenset[str] = frozenset()
     empty: str = NO_ROWS
     headed: bool = True
+    advice: bool = False
 
     @property
     def has_titles(self) -> bool:
@@ -68,6 +74,8 @@ def table_lines(table: TextTable, width: int | None = None, *, colours: bool = F
         max(shown_width(text) for text in (name if table.has_titles else "", *(_text(row[at]) for row in table.rows)))
         for at, name in enumerate(table.columns)
     ]
+    if table.advice and width is not None and sum(natural) + GAP * (len(natural) - 1) > width:
+        return [*title, *_advice_lines(table, natural, width, colours=colours)]
     lines = title
     floors = natural if width is None else _floors(table, natural, width)
     for part in [list(range(len(natural)))] if width is None else _parts(floors, width):
@@ -78,6 +86,25 @@ def table_lines(table: TextTable, width: int | None = None, *, colours: bool = F
             lines.append(_row_line(table, [table.columns[at] for at in part], fitted, _BOLD if colours else ""))
         lines += [_row_line(table, [row[at] for at in part], fitted, colours=colours) for row in table.rows]
     return lines
+
+
+def _advice_lines(table: TextTable, natural: list[int], width: int, *, colours: bool) -> list[str]:
+    """The table with its last column wrapped; where that leaves it too little, it follows each row whole."""
+    if sum(natural[:-1]) + GAP * (len(natural) - 1) + ADVICE_LEAST <= width:
+        style = _BOLD if colours else ""
+        head = [_row_line(table, table.columns, dict(enumerate(natural)), style)] if table.has_titles else []
+        return head + _fact_lines(table, width, colours=colours)
+    rest = table._replace(
+        columns=table.columns[:-1], rows=tuple(row[:-1] for row in table.rows), title="", advice=False
+    )
+    lines, titled = table_lines(rest, width, colours=colours), int(table.has_titles)
+    head, blocks = lines[:titled], [[line] for line in lines[titled:]]
+    if len(blocks) != len(table.rows):  # not all columns fit beside each other
+        head, blocks = [], [table_lines(rest._replace(rows=(row,)), width, colours=colours) for row in rest.rows]
+    for block, row in zip(blocks, table.rows, strict=True):
+        advice = _text(row[-1])
+        head += [*block, *(wrapped_lines(f"{ADVICE_INDENT}{advice}", width) if advice else ())]
+    return head
 
 
 def wrapped_lines(text: str, width: int | None, *, indent: str | None = None) -> list[str]:
@@ -157,7 +184,8 @@ def _fitted(natural: Sequence[int], floors: Sequence[int], part: Sequence[int], 
 def _fact_lines(table: TextTable, width: int, *, colours: bool) -> list[str]:
     """A row each, the last column wrapped below itself."""
     last = len(table.columns) - 1
-    widths = {at: max(shown_width(_text(row[at])) for row in table.rows) for at in range(last)}
+    titled = [table.columns] if table.has_titles else []
+    widths = {at: max(shown_width(_text(row[at])) for row in (*titled, *table.rows)) for at in range(last)}
     indent = " " * (sum(widths.values()) + GAP * last)
     lines = []
     for row in table.rows:

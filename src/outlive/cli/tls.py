@@ -9,8 +9,10 @@ import typer
 from outlive.base.errors import Usage
 from outlive.base.phrases import count_of, listing
 from outlive.cli.access import Access
+from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report
+from outlive.cli.questions import ask
 
 NAMED = 6
 """Hosts that are named."""
@@ -29,14 +31,20 @@ async def rotate(
         list[str] | None,
         typer.Option("--leave", metavar="HOST", help="Finish without this host, which has to join again then."),
     ] = None,
+    yes: Yes = False,
 ) -> None:
-    """Replace the server's authority, in two steps: hosts come to believe both by themselves, then the old one goes."""
+    """Replace the server's authority, in two steps: hosts come to believe both by themselves, then the old one goes.
+
+    The second step asks before.
+    """
     from outlive.store.http import HttpStore
     from outlive.store.tls import ROTATION_PATH
 
     async with access.open(write=True) as store:
         if not isinstance(store, HttpStore):
             raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
+        if finish:
+            ask("Forget the old authority? Clients and hosts that trust it alone cannot connect any more.", yes)
         said = await store.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
     output.show(said, lambda: _rotation_lines(said, finish))
 

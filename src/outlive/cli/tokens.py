@@ -13,8 +13,10 @@ import typer
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, Refused, Usage
 from outlive.cli.access import Access, living_server
+from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, object_tables
+from outlive.cli.questions import ask
 
 if TYPE_CHECKING:
     from outlive.base.clock import Instant
@@ -165,11 +167,15 @@ async def rotate(
 
 @command(app)
 async def revoke(
-    access: Access, output: Report, name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")]
+    access: Access,
+    output: Report,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")],
+    yes: Yes = False,
 ) -> None:
-    """Make a token good for nothing, at once. A host is named as it is, or as host.NAME."""
+    """Make a token good for nothing, at once, and ask before. A host is named as it is, or as host.NAME."""
     async with access.open(write=True) as store:
         found = await _token(store, name)
+        ask(f"Revoke {found.name} ({found.role})? What uses it is refused from then on.", yes)
         await store.delete(found.ref)
     output.show({"revoked": found.name}, lambda: [f"{found.name} ({found.role}) is revoked"])
 

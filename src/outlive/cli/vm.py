@@ -345,10 +345,14 @@ async def stop(
     yes: Yes = False,
 ) -> ExitCode | None:
     """Stop a VM at once, as if its power was cut."""
+    await _ask_to_cut_power(access, vm, yes)
+    return await _ask(access, vm, "stop", wait, force=force)
+
+
+async def _ask_to_cut_power(access: Access, vm: str, yes: bool) -> None:
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
         ask(f"Cut the power of {called(found)} ({found.name})? What its guest has not written is lost.", yes)
-    return await _ask(access, vm, "stop", wait, force=force)
 
 
 @command(app)
@@ -367,10 +371,13 @@ async def restart(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | N
 async def disable(
     access: Access,
     vm: OneVm,
-    force: Annotated[bool, typer.Option("--force", help="Stop it at once; also a mirror.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Stop it at once, and ask before; also a mirror.")] = False,
     wait: Wait = False,
+    yes: Yes = False,
 ) -> ExitCode | None:
     """Shut a VM down, or with --force stop it, and keep it so until somebody starts it."""
+    if force:
+        await _ask_to_cut_power(access, vm, yes)
     return await _ask(access, vm, "disable", wait, force=force)
 
 
@@ -407,11 +414,16 @@ async def flush_locks(
     vm: OneVm,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also locks of clients that are no host of the cluster: they are cut off."),
+        typer.Option(
+            "--force", help="Also locks of clients that are no host of the cluster: they are cut off. Asks before."
+        ),
     ] = False,
     wait: Wait = False,
+    yes: Yes = False,
 ) -> ExitCode | None:
     """Have the locks on the disks of a stopped VM removed, except those of a host that may be using them."""
+    if force:
+        ask(f"Cut off every client that has a disk of {vm} locked? If one still writes, the disk is corrupted.", yes)
     return await _ask(access, vm, "flush-locks", wait, force=force)
 
 
@@ -448,13 +460,15 @@ async def detach(
             help="Also one without a PCI address in the definition: live moves may fail until a restart.",
         ),
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Take a disk or interface away from a VM while it runs, and from then on; waits for its host's answer.
 
-    What is on a disk stays.
+    It asks before. What is on a disk stays; what the guest has not written to it yet is lost.
     """
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)
+        ask(f"Take {device} away from {called(found)} ({found.name})? What its guest has open there fails.", yes)
         write(f"{await detach_device(store, access.clock, SystemIds(), found, device, _say, force=force)}\n")
 
 

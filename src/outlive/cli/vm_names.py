@@ -1,14 +1,19 @@
-"""How tables name VMs: the display name before the id; only the id in a cluster where no VM has another name."""
+"""How tables and sentences name VMs: the display name before the id; only the id where the VM has no other name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from outlive.placement.vms import VmView
 from outlive.store.naming import ObjectNames
 
+if TYPE_CHECKING:
+    from outlive.placement.vms import VmView
+
 ID_COLUMN: Final = "ID"
+_WORD: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?")
+"""What may be the id of a VM in a sentence."""
 
 
 class VmColumns(NamedTuple):
@@ -29,9 +34,23 @@ class VmColumns(NamedTuple):
         """The display name, else the id."""
         return self.names.get(vm) or vm
 
+    def sentence(self, text: str, about: str = "") -> str:
+        """The text with names for ids. ``about``: the VM whose id stands beside the text, and not in it again."""
+
+        def named(word: re.Match[str]) -> str:
+            vm = word[0]
+            return vm if vm not in self.names else self.names[vm] if vm == about else f"{self.names[vm]} ({vm})"
+
+        return _WORD.sub(named, text) if self.names else text
+
 
 def vm_columns(vms: Iterable[VmView]) -> VmColumns:
     """The columns for tables about these VMs."""
+    return columns_of(vm_names(vms))
+
+
+def columns_of(vms: Iterable[ObjectNames]) -> VmColumns:
+    """The same for VMs of which only the names are known."""
     return VmColumns({vm.id: vm.name for vm in vms if vm.name and vm.name != vm.id})
 
 

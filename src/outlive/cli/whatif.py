@@ -31,6 +31,8 @@ app = group("What would happen if hosts or VMs came or went, or more slots were 
 
 SHOWN = 20
 """Lines of each list; the wide form and JSON have all."""
+ADVICE = frozenset({"Why", "Remedy"})
+"""Last columns that are read whole, however narrow the terminal is."""
 COUNT_LIMIT = 4_096
 """Hosts or VMs that one question may add."""
 
@@ -320,7 +322,11 @@ def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
             moves,
             [(*named.cells(one.vm), one.source, one.host, one.slot)[: len(moves)] for one in answer.moves],
         ),
-        ("VMs without a host", (*vm, "Why"), [(*named.cells(one.vm), one.reason) for one in answer.unplaced]),
+        (
+            "VMs without a host",
+            (*vm, "Why"),
+            [(*named.cells(one.vm), named.sentence(one.reason, one.vm)) for one in answer.unplaced],
+        ),
         (
             "The steps, one after the other",
             ("", "Step", *vm, "What"),
@@ -329,7 +335,10 @@ def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
         (
             "What stands in the way",
             ("Reason", *vm, "Slot", "Why"),
-            [(one.reason, *named.cells(one.vm), one.slot, one.detail) for one in answer.obstacles],
+            [
+                (one.reason, *named.cells(one.vm), one.slot, named.sentence(one.detail, one.vm))
+                for one in answer.obstacles
+            ],
         ),
         (
             "VMs that tolerate less already, and keep that",
@@ -339,11 +348,15 @@ def _lists(answer: Answer, named: VmColumns, *, wide: bool) -> list[Any]:
         (
             "Not covered then",
             (*vm, "Reason", "Remedy"),
-            [(*named.cells(one.vm), one.reason, one.remedy) for one in answer.uncovered],
+            [(*named.cells(one.vm), one.reason, named.sentence(one.remedy, one.vm)) for one in answer.uncovered],
         ),
     )
     most = None if wide else SHOWN
-    return [line for title, columns, rows in lists for line in cut_table(columns, rows, most, title=title)]
+    return [
+        line
+        for title, columns, rows in lists
+        for line in cut_table(columns, rows, most, title=title, advice=columns[-1] in ADVICE)
+    ]
 
 
 def _step_cells(step: Step, named: VmColumns) -> tuple[str, ...]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.arguments import VmOrHost
 from outlive.cli.liveness import read_sight
 from outlive.cli.output import Output, cut_table
+from outlive.cli.vm_names import VmColumns, columns_of
 from outlive.recovery.why import why as ask
-from outlive.resources import Hypervisor
+from outlive.resources import Hypervisor, VirtualMachine
 from outlive.store import list_all
-from outlive.store.naming import find_subject
+from outlive.store.naming import find_subject, names_by_id
 
 if TYPE_CHECKING:
     from outlive.recovery.why import Why
+
+_UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 async def why(
@@ -27,17 +31,27 @@ async def why(
     async with access.open() as store:
         hosts = {one.name: one async for one in list_all(store, Hypervisor)} if access.state is not None else {}
         answer = await ask(store, await find_subject(store, name), await read_sight(store, access, hosts))
-    output.show(answer, lambda: why_lines(answer, wide=output.wide))
+        named = columns_of(await names_by_id(store, VirtualMachine, [answer.subject, *_uuids(answer)]))
+    output.show(answer, lambda: why_lines(answer, named, wide=output.wide))
     return None if answer.settled else ExitCode.NO
 
 
-def why_lines(answer: Why, *, wide: bool) -> list[Any]:
+def _uuids(answer: Why) -> list[str]:
+    """What the answer names by UUID, as most VMs are."""
+    texts = (answer.summary, answer.remedy, *(link.text for link in answer.chain))
+    return [found for text in texts for found in _UUID.findall(text)]
+
+
+def why_lines(answer: Why, named: VmColumns = VmColumns(), *, wide: bool) -> list[Any]:
     """The answer for people: the summary, the chain in order, what helps, and by which decisions."""
-    lines: list[Any] = [f"{answer.summary}."]
-    chain = [(f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", link.text) for link in answer.chain]
-    lines += cut_table(("When", "What"), chain)
+    lines: list[Any] = [f"{named.sentence(answer.summary)}."]
+    chain = [
+        (f"{link.at:%Y-%m-%d %H:%M:%S}" if link.at else "", named.sentence(link.text, answer.subject))
+        for link in answer.chain
+    ]
+    lines += cut_table(("When", "What"), chain, advice=True)
     if answer.remedy:
-        lines += ["", f"What helps: {answer.remedy}."]
+        lines += ["", f"What helps: {named.sentence(answer.remedy, answer.subject)}."]
     if answer.decisions:
         decided = [(f"{one.at:%H:%M:%S}", one.decision, one.subject, one.by, one.name) for one in answer.decisions]
         lines += cut_table(("At", "Decision", "About", "By", "Record"), decided)

@@ -27,7 +27,7 @@ from outlive.resources import Cluster, Condition, Holder, Hypervisor, MemberReco
 from outlive.resources.hosts import HEARD, OBSERVED, READY, bad_condition, observed_condition
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
-from outlive.resources.reasons import HoldReason
+from outlive.resources.reasons import BLOCKED_BY_OTHERS, HoldReason
 from outlive.resources.reasons.recovery import MAY_RUN
 from outlive.resources.vm_states import RUNNING_WORDS, VmState, active_move, state_of, wanted
 from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
@@ -362,6 +362,8 @@ def _vm_not_running(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> Vm
         return _vm(VmLife.WAITING, "on-no-host")
     if host is not None and host.state in (HostLife.DEAD, HostLife.STOPPED) and not alive:
         return _vm(VmLife.DOWN, f"host-{host.state}", host.since)
+    if vm.status.reason in BLOCKED_BY_OTHERS:
+        return _vm(VmLife.WAITING, vm.status.reason, detail=vm.status.message)
     since = _last_step(recovery) if recovery is not None and recovery.unfinished else None
     return _vm(VmLife.STARTING, vm.status.reason, since, vm.status.message)
 

@@ -478,6 +478,8 @@ class CoveredBy(enum.StrEnum):
 class CoverageStatus(Part, frozen=True, kw_only=True):
     """Whether one VM has its slots, as the failover controller last saw it."""
 
+    display_name: str = ""
+    """Of the VM; empty where it has none of its own."""
     required: int
     slots: tuple[str, ...] = ()
     """Names of the slots that count, in name order."""
@@ -506,6 +508,7 @@ class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
             deletes=("failover",),
             labels="refused",
         ),
+        display=".status.displayName",
         columns=(
             ("Covered", ".status.covered", 0),
             ("By", ".status.coveredBy", 0),

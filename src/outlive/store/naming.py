@@ -16,7 +16,7 @@ import msgspec
 from outlive.base import limits
 from outlive.base.errors import BadInput, Forbidden, Invalid, NotFound
 from outlive.base.phrases import listing
-from outlive.resources import CommittedResource, Flavor, Hypervisor, ProjectQuota, R, Resource, VirtualMachine
+from outlive.resources import CommittedResource, Coverage, Flavor, Hypervisor, ProjectQuota, R, Resource, VirtualMachine
 from outlive.resources.meta import check_name
 from outlive.store.access import read
 from outlive.store.contract import Store, list_all
@@ -54,6 +54,8 @@ def names_of(item: Resource) -> ObjectNames:
             return ObjectNames(item.name, item.spec.commitment_uuid, item.spec.project_id)
         case Flavor():
             return ObjectNames(item.name, item.spec.flavor_name)
+        case Coverage():
+            return ObjectNames(item.name, item.status.display_name)
     return ObjectNames(item.name)
 
 
@@ -106,7 +108,7 @@ async def find(store: Store, kind: type[R], text: str) -> R:
     if is_object_name(text) and (found := await read(store, kind, text)) is not None:
         return found
     remedy = "see outlive vm list" if kind is VirtualMachine else f"see outlive get {kind.info.plural}"
-    if kind not in (VirtualMachine, CommittedResource, Flavor):
+    if kind not in (VirtualMachine, CommittedResource, Flavor, Coverage):
         near = difflib.get_close_matches(text, await _first_names(store, kind), n=1)
         raise NotFound(
             f"there is no {kind.kind()} {text[:80]!r}", remedy=f"did you mean {near[0]}? {remedy}" if near else remedy
@@ -122,6 +124,15 @@ async def find(store: Store, kind: type[R], text: str) -> R:
 async def find_vm(store: Store, text: str) -> VirtualMachine:
     """The VM that people call so, as ``find`` does it."""
     return await find(store, VirtualMachine, text)
+
+
+async def names_by_id(store: Store, kind: type[Resource], ids: Collection[str]) -> list[ObjectNames]:
+    """What people call those of these objects that are there, at most ``MATCHES``. Errors of the store."""
+    wanted = [one for one in dict.fromkeys(ids) if is_object_name(one)][:MATCHES]
+    found = await _ask(store, kind, {"ids": ",".join(wanted)}) if wanted and kind is VirtualMachine else None
+    if found is not None:
+        return found
+    return [names_of(one) for one in [await read(store, kind, name) for name in wanted] if one is not None]
 
 
 async def find_subject(store: Store, text: str) -> str:

@@ -101,6 +101,40 @@ def test_a_command_of_hosts_is_the_same_without_its_noun() -> None:
         assert [p.opts for p in TREE[f"host {verb}"].parameters] == [p.opts for p in TREE[same].parameters]
 
 
+ASKING: Final = {
+    "restore",
+    "delete",
+    "arm",
+    "disarm",
+    "host arm",
+    "host disarm",
+    "host fence",
+    "host trust",
+    "fence host",
+    "fence release",
+    "maintenance on",
+    "commitments delete",
+    "vm stop",
+    "vm disable",
+    "vm flush-locks",
+    "vm detach",
+    "vm undefine",
+    "secret delete",
+    "secret rotate-key",
+    "token revoke",
+    "tls rotate",
+}
+"""What loses a guest's work or a credential, or lets VMs run twice, and cannot be undone by its opposite."""
+WORDS_OF_LOSS: Final = {"delete", "revoke", "undefine", "stop", "detach", "release", "restore", "rotate-key"}
+EXCEPT: Final = {"host release"}
+"""It lets a host out of its quarantine: nothing is lost."""
+
+
+def test_what_cannot_be_undone_asks_and_takes_yes() -> None:
+    assert {path for path, one in TREE.items() if "--yes" in words(one)} == ASKING
+    assert {path for path in TREE if path.split()[-1] in WORDS_OF_LOSS} - EXCEPT <= ASKING
+
+
 def test_words_that_went_are_gone() -> None:
     assert "request" not in TREE
     assert "commitments what-if" not in TREE

@@ -30,6 +30,29 @@ def test_a_line_that_is_too_long_is_cut_and_never_its_name() -> None:
     assert lines[1].endswith(CUT)
 
 
+ADVICE = table(["VM", "Reason", "Remedy"], [["web", "no-capacity", NOTE], ["db", "rule-1", ""]], advice=True)
+LONG_ADVICE = table(["VM", "ID", "Remedy"], [["web", "0090a185-f94d-4469-a92b-bc82623604aa", NOTE]], advice=True)
+
+
+@pytest.mark.parametrize("advice", [ADVICE, LONG_ADVICE])
+@pytest.mark.parametrize("width", [24, 40, 60, 80])
+def test_what_helps_is_whole_in_any_width(advice: TextTable, width: int) -> None:
+    lines = table_lines(advice, width)
+    assert all(len(line) <= width for line in lines)
+    text = " ".join(part for line in lines for part in line.split())
+    assert [word for word in NOTE.split() if word not in text.split()] == [], lines
+
+
+def test_what_helps_stands_beside_its_row_or_below_it() -> None:
+    assert table_lines(ADVICE, 60)[1].startswith("web  no-capacity  it is not")
+    assert table_lines(LONG_ADVICE, 60)[:3] == [
+        "VM        ID",
+        "web       0090a185-f94d-4469-a92b-bc82623604aa",
+        "  it is not protected, because no other host has room for it",
+    ]
+    assert table_lines(LONG_ADVICE) == table_lines(LONG_ADVICE._replace(advice=False))
+
+
 def test_the_name_is_cut_where_nothing_else_is_left_to_cut() -> None:
     lines = table_lines(VMS, 30)
     assert all(len(line) <= 30 for line in lines)

@@ -13,6 +13,7 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
+from outlive.node.liveness import HostLife, HostLiveness, VmLife, vm_liveness
 from outlive.node.operator import request_vm
 from outlive.node.vm.operator import (
     at_rest,
@@ -25,6 +26,7 @@ from outlive.node.vm.operator import (
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.simulation.spec import HostSpec, VmSpec, WorldSpec
+from outlive.simulation.verbs.operations import change_spec
 from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
 from outlive.store.naming import find_vm
@@ -37,6 +39,28 @@ async def ask(world: World, verb: RequestVerb, vm: str = "vm-1", *, target: str 
     said: list[str] = []
     asked = await request_vm(world.store, world.clock, IDS, vm, verb, target=target)
     return await follow_request(world.store, world.clock, vm, asked.request, said.append), said
+
+
+def test_a_start_that_another_vm_blocks_is_followed_for_a_minute_and_counts_as_waiting() -> None:
+    async def story(world: World) -> None:
+        (disk,) = vm_of(world, "vm-2").spec.disks
+        assert (await ask(world, "stop"))[0]
+
+        def shares(spec: VirtualMachineSpec) -> VirtualMachineSpec:
+            return msgspec.structs.replace(spec, disks=(disk,), shared_disks=(disk,))
+
+        await change_spec(world, VirtualMachine, "vm-1", shares)
+        began = world.clock.monotonic()
+        done, said = await ask(world, "start")
+        assert not done
+        assert world.clock.monotonic() - began < 120
+        assert f"disk {disk} is that of vm-2 as well" in said[-2]
+        assert said[-1] == "vm-1: start is still not done, and goes on (outlive why vm-1)"
+        alive = HostLiveness(state=HostLife.ALIVE, text="alive", epoch=1, uid="")
+        life = vm_liveness(vm_of(world), {"kvm-1": alive})
+        assert (life.state, life.reason) == (VmLife.WAITING, "disk-not-shared")
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
 def test_requests_are_followed_until_their_end() -> None:

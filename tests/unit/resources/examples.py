@@ -88,6 +88,7 @@ _OTHERS: tuple[r.Resource, ...] = (
     r.Coverage(
         metadata=META,
         status=r.CoverageStatus(
+            display_name="web",
             required=2,
             slots=("s1", "s2"),
             covered=False,

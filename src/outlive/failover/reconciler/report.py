@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from outlive.base.batches import batches
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
@@ -65,6 +67,12 @@ class CoverageReport:
 
     def status(self, vm_id: str) -> CoverageStatus | None:
         """What is true of a VM that the source lists and that is to run; of others ``None``."""
+        known, status = self._cache.known.get(vm_id), self._judge(vm_id)
+        if status is None or known is None or known.name in ("", vm_id):
+            return status
+        return msgspec.structs.replace(status, display_name=known.name)
+
+    def _judge(self, vm_id: str) -> CoverageStatus | None:
         cache = self._cache
         vm = cache.vms.get(vm_id)
         if vm is not None:

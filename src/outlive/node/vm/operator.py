@@ -31,13 +31,15 @@ from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, V
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
 from outlive.resources.devices import NO_DISK, attached, detached, device_of
 from outlive.resources.meta import PROFILE_LABEL, TAG_LABEL_PREFIX, WORD_LENGTH_LIMIT, check_key
-from outlive.resources.reasons import VmReason
+from outlive.resources.reasons import BLOCKED_BY_OTHERS, VmReason
 from outlive.resources.vms import MigrationPhase, RecoveryPhase, Request
 from outlive.store import Store, list_all
 from outlive.store.access import compare_and_swap, read
 
 WAIT_LIMIT_S: Final = 4 * 3600.0
 """How long a request is followed at most."""
+BLOCKED_S: Final = 60.0
+"""How long it is followed while another VM or host is in its way."""
 LOOK_S: Final = 1.0
 GONE_S: Final = 10.0
 """How long it is waited until a VM that was deleted has gone."""
@@ -143,9 +145,11 @@ async def follow_request(
 ) -> bool:
     """Whether the VM came to what was requested within ``WAIT_LIMIT_S``; ``report`` gets a line for every change.
 
+    Where another VM or host is in the way for ``BLOCKED_S``, it ends with that; the VM's host goes on trying.
     ``NotFound`` where it is deleted meanwhile.
     """
     began, said = clock.monotonic(), ""
+    free_at = began
     while clock.monotonic() - began < WAIT_LIMIT_S:
         vm = await store.get(VirtualMachine, name, fresh=True)
         outcome = outcome_of(vm, request)
@@ -159,6 +163,10 @@ async def follow_request(
             said = line
         if outcome:
             return True
+        if not answered or vm.status.reason not in BLOCKED_BY_OTHERS:
+            free_at = clock.monotonic()
+        elif clock.monotonic() - free_at >= BLOCKED_S:
+            break
         await clock.sleep(LOOK_S)
     report(f"{name}: {request.verb} is still not done, and goes on (outlive why {name})")
     return False

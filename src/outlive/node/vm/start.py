@@ -45,7 +45,7 @@ from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_o
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.policies import limits_of
-from outlive.resources.reasons import OF_EVERY_HOST, Reason, VmReason, reason, render
+from outlive.resources.reasons import BLOCKED_BY_OTHERS, OF_EVERY_HOST, Reason, VmReason, reason, render
 from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.steps import Refusal
 
@@ -62,8 +62,6 @@ TRANSIENT: Final = (
     VmReason.FOREIGN_DOMAIN,
 )
 """Reasons that may end, and that another host may not have."""
-WAITS_FOR_OTHERS: Final = (VmReason.LOCK_UNCONFIRMED, VmReason.NAME_RUNS, VmReason.DISK_NOT_SHARED)
-"""Reasons that end once another virtual machine or host has ended something, on every host."""
 OBSTRUCTION_TRIES: Final = 3
 """How often in a row such a reason is met for what a recovery brought, before this host rejects it."""
 AGAIN_S: Final = 0.1
@@ -419,7 +417,7 @@ async def _obstructed(node: VmContext, vm: VirtualMachine, why: Reason, memory: 
     What is in the way of every host (``OF_EVERY_HOST``) sends it to none: what a recovery assigned here stays and is
     tried again; what a user started has failed. What only this host cannot do another one may be able to.
     """
-    again, unconfirmed = why.code in TRANSIENT, why.code in WAITS_FOR_OTHERS
+    again, unconfirmed = why.code in TRANSIENT, why.code in BLOCKED_BY_OTHERS
     stays = unconfirmed or why.code in OF_EVERY_HOST
     waits = stays or why.code == VmReason.FOREIGN_DOMAIN
     leaves = brought(vm) or (restarts_elsewhere(vm) and not waits)

@@ -20,6 +20,7 @@ from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
 from outlive.resources.reasons.places import FailBackReason, PlaceReason, RuleConflict
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
+from outlive.resources.reasons.vm import BLOCKED_BY_OTHERS as BLOCKED_BY_OTHERS
 from outlive.resources.reasons.vm import LOCKED as LOCKED
 from outlive.resources.reasons.vm import OF_EVERY_HOST as OF_EVERY_HOST
 from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason

@@ -70,6 +70,8 @@ OF_EVERY_HOST: Final = frozenset(
 )
 """Reasons that are the VM's own: every host that reaches the same storage would say the same, so none is tried after
 the first. All others are of the one host."""
+BLOCKED_BY_OTHERS: Final = frozenset({VmReason.LOCK_UNCONFIRMED, VmReason.NAME_RUNS, VmReason.DISK_NOT_SHARED})
+"""Reasons that end once another virtual machine or host has ended something, on every host."""
 LOCKED: Final = frozenset({VmReason.LOCK_FOREIGN, VmReason.LOCK_SHARED})
 """Those of them that end when somebody closes a disk."""
 
