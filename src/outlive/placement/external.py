@@ -433,7 +433,8 @@ def _spec_document(request: PlacementRequest) -> dict[str, Any]:
     if request.image_properties:
         spec["image"] = {"nova_object.data": {"properties": {"nova_object.data": request.image_properties}}}
     if request.destination is not None:
-        where = {"host": source_names(request, [request.destination.host])[0], "aggregates": request.destination.aggregates}
+        (host,) = source_names(request, [request.destination.host])
+        where = {"host": host, "aggregates": request.destination.aggregates}
         spec["requested_destination"] = {"nova_object.data": _filled(where)}
     if request.group is not None:
         group = request.group
