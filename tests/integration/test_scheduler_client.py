@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,10 +14,14 @@ from tests.support.loops import run_real
 from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.drivers.scheduler_client import SchedulerClient
 from outlive.failover.calls import Caller, with_candidates
+from outlive.failover.offers import WithCandidates
 from outlive.failover.sizes import resolve_size
 from outlive.placement.external import decode_request
-from outlive.placement.request import Options
+from outlive.placement.fleet import Fleet
+from outlive.placement.request import Destination, InstanceGroup, Options
 from outlive.placement.vms import VmView
+from outlive.resources import Hypervisor, HypervisorStatus, ObjectMeta
+from outlive.resources.meta import object_name
 
 GIB = 2**30
 VM = VmView(id="v", host="h1", zone="z", project="p", flavor="m4", cpu_milli=2500, memory_bytes=4 * GIB + 1)
@@ -82,6 +87,52 @@ def test_the_body_is_the_call_as_the_receiving_side_reads_it():
     }
     read = decode_request(seen[0])
     assert (read.intent, read.hints["_cortex_resource_group"]) == (NEW.request.intent, "m4")
+
+
+def cloud_of(*names: str) -> Fleet:
+    """Hosts that Nova calls so."""
+    found = Fleet()
+    for name in names:
+        ours = object_name(name, "host")
+        status = HypervisorStatus(source_name="" if ours == name else name)
+        found.upsert_host(Hypervisor(metadata=ObjectMeta(name=ours), status=status))
+    return found
+
+
+def test_a_scheduler_gets_and_gives_the_names_that_the_cloud_has_for_its_hosts():
+    """What is sent is what Nova sends (``KVM_01`` is no name of an object), so that the other side knows the hosts."""
+    fleet = cloud_of("KVM_01", "KVM_02", "kvm-03")
+    first, second, third = (object_name(name, "host") for name in ("KVM_01", "KVM_02", "kvm-03"))
+    vm = msgspec.structs.replace(VM, host=first, host_limit=(first, second))
+    search = Caller().new(vm, resolve_size(vm), ignore=[first])
+    group = InstanceGroup(policy="affinity", members=("v",), hosts=(first,))
+    full = msgspec.structs.replace(search.request, destination=Destination(host=second), group=group)
+    sent: list[dict[str, Any]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        sent.append(await request.json())
+        return web.json_response({"hosts": ["kvm-03", "KVM_02", "STRANGE"]})
+
+    async def story() -> None:
+        async with scheduler(handler) as url:
+            client = SchedulerClient(url)
+            try:
+                port = WithCandidates(client, fleet)
+                asked = msgspec.structs.replace(search, request=full)
+                assert (await port.offer(asked)).hosts == (third, second)
+                assert second in (await port.offer(Caller().validate(vm, second))).hosts
+            finally:
+                await client.close()
+
+    run_real(story())
+    searched, validated = ((one, one["spec"]["nova_object.data"]) for one in sent)
+    assert {one["host"] for one in searched[0]["hosts"]} == {"kvm-03", "KVM_02"}
+    assert searched[0]["weights"] == {"kvm-03": 0, "KVM_02": 0}
+    assert (searched[1]["ignore_hosts"], searched[1]["force_hosts"]) == (["KVM_01"], ["KVM_01", "KVM_02"])
+    assert searched[1]["requested_destination"]["nova_object.data"]["host"] == "KVM_02"
+    assert searched[1]["instance_group"]["nova_object.data"]["hosts"] == ["KVM_01"]
+    assert ([one["host"] for one in validated[0]["hosts"]], validated[1]["ignore_hosts"]) == (["KVM_02"], ["KVM_01"])
+    assert decode_request(json.dumps(sent[1]).encode()).hosts == (second,)
 
 
 def test_validation_sends_an_empty_own_host_as_well():

@@ -43,6 +43,8 @@ def _barred_by(group: ServerGroup, vm: VmView, host: str, slots: Sequence[SlotVi
         if host in theirs:
             return f"{host} has a slot of {theirs[host]}, of the same anti-affinity group {group.name}"
         return ""
+    if any(host not in limit for limit in group.limits.values()):
+        return f"{host} is not for all of affinity group {group.name}"
     used = {
         slot.host for slot in slots if slot.ready is not False and not slot.members.keys().isdisjoint(group.members)
     }

@@ -68,7 +68,8 @@ class InProcessPlacement:
 
 
 class WithCandidates:
-    """Names the candidates in calls that mean all hosts, for a scheduler that knows no others."""
+    """Names the candidates in calls that mean all hosts, for a scheduler that knows no others, and says how their
+    source calls them."""
 
     needs_candidates = False
 
@@ -82,12 +83,19 @@ class WithCandidates:
         Of a search only hosts that were named are believed: a slot on any other would hold nothing that we know of.
         """
         named = with_candidates(call, self._fleet.names)
+        request = msgspec.structs.replace(named.request, renamed_hosts=self._renamed())
+        named = msgspec.structs.replace(named, request=request)
         offer = await self._port.offer(named)
         return offer if call.request.hosts is not None else _among(offer, frozenset(named.request.hosts or ()))
 
     def likeness(self, call: Call) -> Hashable | None:
         """As the scheduler has it."""
         return self._port.likeness(call)
+
+    def _renamed(self) -> dict[str, str]:
+        """Host → the name that its source has for it, where that is another one."""
+        hosts = filter(None, map(self._fleet.host, self._fleet))
+        return {host.name: host.status.source_name for host in hosts if host.status.source_name}
 
 
 def _among(offer: Offer, candidates: frozenset[str]) -> Offer:

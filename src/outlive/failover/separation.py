@@ -2,8 +2,9 @@
 
 Three demands (docs/reference/failover-rules.md#separation). With ``keepApart`` a VM's own host and its slots are all in
 different domains. Of an anti-affinity group no member has a slot where a peer runs or has a slot. Of an affinity group
-all slots that are ready are on no more hosts than the member with the largest need has slots. A VM may be in several
-groups, each of which binds new memberships; those that are there already are only reported, by ``check``.
+all slots that are ready are on no more hosts than the member with the largest need has slots, and on hosts that all
+members may run on: recovery starts them together or not at all. A VM may be in several groups, each of which binds new
+memberships; those that are there already are only reported, by ``check``.
 ``SeparationIndex`` is part of the conflict index and follows every join, opening, move and rollback; where nothing is
 asked it costs nothing.
 """
@@ -38,6 +39,8 @@ class ServerGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """VM → where it runs."""
     need: int = 0
     """The most slots that any member needs; 0: not known, which binds no affinity."""
+    limits: dict[str, tuple[str, ...]] = {}
+    """VM → the hosts that it may run on, of those with a limit."""
 
 
 def binding_groups(vm: VmView) -> tuple[GroupKey, ...]:
@@ -56,9 +59,12 @@ def groups_of(
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
     wanted: set[tuple[str, str]] = set()
+    limits: dict[str, tuple[str, ...]] = {}
     for vm in vms:
         for key in binding_groups(vm):
             found.setdefault(key, {})[vm.id] = vm.host
+            if vm.host_limit:
+                limits[vm.id] = vm.host_limit
             if among is None or vm.id in among:
                 wanted.add(key)
     return tuple(
@@ -67,6 +73,7 @@ def groups_of(
             policy=policy,
             members=dict(sorted(members.items())),
             need=max(required.get(vm, 0) for vm in members),
+            limits={vm: limits[vm] for vm in sorted(members) if vm in limits},
         )
         for (name, policy), members in sorted(found.items())
         if len(members) > 1 and (name, policy) in wanted
@@ -86,6 +93,13 @@ class _Group:
         """Host → members that run there, and memberships of members in slots that are there."""
         self.slots: dict[int, int] = {}
         """Slot → members of the group in it."""
+        self.limits: dict[str, frozenset[int]] = {}
+        """VM → the hosts that it may run on, of those with a limit."""
+
+    def open_hosts(self) -> frozenset[int] | None:
+        """The hosts that all members may run on; ``None``: any."""
+        limits = self.limits.values()
+        return frozenset.intersection(*limits) if limits else None
 
     @property
     def need(self) -> int:
@@ -113,6 +127,7 @@ class SeparationIndex:
             for vm, host in given.members.items():
                 self._put(vm, (given.name, given.policy), host)
             group = self._groups[given.name, given.policy]
+            group.limits.update((vm, frozenset(self._index.hosts(limit))) for vm, limit in given.limits.items())
             group.least_need = max(group.least_need, given.need)
 
     def put(self, vm: VmView, need: int) -> None:
@@ -124,6 +139,9 @@ class SeparationIndex:
         for key in keys:
             self._put(vm.id, key, vm.host)
             self._groups[key].needs[vm.id] = need
+            self._groups[key].limits.pop(vm.id, None)
+            if vm.host_limit:
+                self._groups[key].limits[vm.id] = frozenset(self._index.hosts(vm.host_limit))
 
     def move(self, vm: str, host: str) -> None:
         """The VM runs on that host now, in the groups that it is in, if any."""
@@ -141,6 +159,7 @@ class SeparationIndex:
             self._left(group, slot)
         _less(group.uses, self._index.host(group.members.pop(vm)))
         group.needs.pop(vm, None)
+        group.limits.pop(vm, None)
         left = tuple(one for one in self._keys_of[vm] if one != key)
         if left:
             self._keys_of[vm] = left
@@ -152,7 +171,13 @@ class SeparationIndex:
     def groups(self, vm: str) -> tuple[ServerGroup, ...]:
         """The VM's groups where anybody else is in, as plain data, by name."""
         return tuple(
-            ServerGroup(name=name, policy=policy, members=dict(sorted(group.members.items())), need=group.need)
+            ServerGroup(
+                name=name,
+                policy=policy,
+                members=dict(sorted(group.members.items())),
+                need=group.need,
+                limits={one: self._names(hosts) for one, hosts in sorted(group.limits.items())},
+            )
             for (name, policy), group in sorted(self._found(vm), key=lambda one: one[0])
         )
 
@@ -165,8 +190,8 @@ class SeparationIndex:
         for _, group in self._found(vm) if slots else ():
             if group.policy != AFFINITY:
                 slots &= ~self._index.placed_on(self._peers(vm, group))
-            elif (used := self._used(group)) is not None:
-                slots &= self._index.placed_on(used)
+            elif (open_hosts := self._open_hosts(group)) is not None:
+                slots &= self._index.placed_on(open_hosts)
         return slots
 
     def closed(self, vm: str) -> NDArray[np.bool_] | None:
@@ -178,10 +203,10 @@ class SeparationIndex:
         for _, group in groups:
             if group.policy != AFFINITY:
                 found[list(self._peers(vm, group))] = True
-            elif (used := self._used(group)) is not None:
-                unused = np.ones(len(found), dtype=bool)
-                unused[list(used)] = False
-                found |= unused
+            elif (open_hosts := self._open_hosts(group)) is not None:
+                others = np.ones(len(found), dtype=bool)
+                others[list(open_hosts)] = False
+                found |= others
         return found
 
     def allows(self, vm: str, host: str) -> bool:
@@ -206,6 +231,11 @@ class SeparationIndex:
             if group.policy != AFFINITY:
                 if number in self._peers(vm, group):
                     return f"{host} has a VM of anti-affinity group {name}, or a slot of one"
+            elif (limit := group.open_hosts()) is not None and number not in limit:
+                if not limit:
+                    return f"the VMs of affinity group {name} have no host in common that their host limits name"
+                other = min(one for one, hosts in group.limits.items() if number not in hosts)
+                return f"{host} is not for {other} of affinity group {name}, which starts together or not at all"
             elif (used := self._used(group)) is not None and number not in used:
                 return f"{host} has no slot of affinity group {name}, which uses {group.need} hosts already"
         return ""
@@ -278,6 +308,14 @@ class SeparationIndex:
         index = self._index
         found = {index.slot_host(slot) for slot in group.slots if index.slot_ready(slot)}
         return found if group.need and len(found) >= group.need else None
+
+    def _open_hosts(self, group: _Group) -> Collection[int] | None:
+        """The hosts where members of an affinity group may have slots; ``None``: any."""
+        used, limit = self._used(group), group.open_hosts()
+        return limit if used is None else used if limit is None else used & limit
+
+    def _names(self, hosts: Iterable[int]) -> tuple[str, ...]:
+        return tuple(sorted(self._index.host_names[host] for host in hosts))
 
     def _own_hosts(self, vm: str) -> list[str]:
         """Where the VM runs and where its slots are."""

@@ -179,6 +179,11 @@ class NamedHosts(msgspec.Struct, frozen=True):
         return cls(nova, objects if renamed else nova, renamed)
 
 
+def source_names(request: PlacementRequest, hosts: Iterable[str]) -> tuple[str, ...]:
+    """The names that the source of these hosts has for them, which is ``host_names`` backwards."""
+    return tuple(request.renamed_hosts.get(host, host) for host in hosts)
+
+
 def host_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names of the objects of hosts that Nova names so (docs/reference/cli.md#import)."""
     return tuple([object_name(name, "host") if name else name for name in names])
@@ -381,13 +386,14 @@ def refusal(error: OutliveError) -> ExternalAnswer:
 
 
 def encode_request(request: PlacementRequest, candidates: tuple[str, ...] | None = None) -> bytes:
-    """The body of a call to another scheduler; empty members are left out.
+    """The body of a call to another scheduler; empty members are left out. Hosts go by the names that their source has
+    for them (``renamed_hosts``).
 
     ``candidates`` are needed where the request itself means all hosts. ``BadInput`` for options that
     contradict each other.
     """
     request.options.check()
-    hosts = request.hosts if request.hosts is not None else candidates or ()
+    hosts = source_names(request, request.hosts if request.hosts is not None else candidates or ())
     weights = request.weights or (0.0,) * len(hosts)
     document: dict[str, Any] = {
         "spec": {"nova_object.data": _spec_document(request)},
@@ -419,19 +425,21 @@ def _spec_document(request: PlacementRequest) -> dict[str, Any]:
     )
     spec["num_instances"] = request.num_instances
     if request.ignore_hosts:
-        spec["ignore_hosts"] = request.ignore_hosts
+        spec["ignore_hosts"] = source_names(request, request.ignore_hosts)
     if request.force_hosts is not None:
-        spec["force_hosts"] = request.force_hosts
+        spec["force_hosts"] = source_names(request, request.force_hosts)
     spec["scheduler_hints"] = hints
     spec["flavor"] = {"nova_object.data": _flavor_document(request)}
     if request.image_properties:
         spec["image"] = {"nova_object.data": {"properties": {"nova_object.data": request.image_properties}}}
     if request.destination is not None:
-        where = {"host": request.destination.host, "aggregates": request.destination.aggregates}
+        (host,) = source_names(request, [request.destination.host])
+        where = {"host": host, "aggregates": request.destination.aggregates}
         spec["requested_destination"] = {"nova_object.data": _filled(where)}
     if request.group is not None:
         group = request.group
-        members = {"policy": group.policy, "members": group.members, "hosts": group.hosts}
+        hosts = source_names(request, group.hosts)
+        members = {"policy": group.policy, "members": group.members, "hosts": hosts}
         rules = {"_rules": {"max_server_per_host": group.max_server_per_host}}
         spec["instance_group"] = {"nova_object.data": {**_filled(members), **rules}}
     return spec
@@ -456,11 +464,12 @@ def _number(weight: float) -> int | float:
 
 
 def decode_answer(status: int, body: bytes) -> tuple[str, ...]:
-    """The hosts of another scheduler's answer; ``Unavailable`` carries what it said instead."""
+    """The hosts of another scheduler's answer, by the names of their objects; ``Unavailable`` carries what it said
+    instead."""
     if status != 200:
         _not_answered(f"the scheduler answered {status}: {body[: limits.ERROR_BODY_BYTES].decode(errors='replace')}")
     try:
-        return tuple(_answer_decoder.decode(body).hosts or ())
+        return host_names(_answer_decoder.decode(body).hosts or ())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         _not_answered(f"the scheduler's answer cannot be read: {error}")
 

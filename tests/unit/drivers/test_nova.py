@@ -387,6 +387,47 @@ def test_a_vm_keeps_its_size_though_another_flavor_has_the_name_of_its_own_by_no
     run_real(read())
 
 
+NODE = "d7b1a6d2-0001-4000-8000-000000000001"
+
+
+def add_machine(nova: Nova, *servers: str) -> None:
+    """A machine of Ironic beside the hypervisors, with these servers on it."""
+    like = nova.lists["hypervisors"][0]
+    service = {**like["service"], "host": "ironic-1"}
+    nova.lists["hypervisors"].append(
+        {**like, "id": NODE, "hypervisor_hostname": NODE, "hypervisor_type": "ironic", "vcpus": 0, "service": service}
+    )
+    for name in servers:
+        nova.server(name).update({"OS-EXT-SRV-ATTR:host": "ironic-1", "OS-EXT-SRV-ATTR:hypervisor_hostname": NODE})
+
+
+def test_a_server_on_a_machine_of_ironic_is_no_vm() -> None:
+    async def read() -> None:
+        nova = Nova()
+        add_machine(nova, "db-1")
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(poll_interval=0.000001), SystemClock())
+            assert "db-1" not in {vm.name for vm in (await vms_of.list_vms()).vms}
+            assert await vms_of.get_vm(nova.server("db-1")["id"]) is None
+            nova.change()
+            add_machine(nova, "new-1", "db-1")
+            assert not {"db-1", "new-1"} & {vm.name for vm in (await vms_of.list_vms()).vms}
+
+    run_real(read())
+
+
+def test_a_server_that_was_taken_for_a_vm_goes_once_its_machine_is_known() -> None:
+    async def read() -> None:
+        nova = Nova()
+        async with client(nova) as opened:
+            vms_of = NovaVms(opened, settings(poll_interval=0.000001, full_interval=0.000001), SystemClock())
+            assert "db-1" in {vm.name for vm in (await vms_of.list_vms()).vms}
+            add_machine(nova, "db-1")
+            assert "db-1" not in {vm.name for vm in (await vms_of.list_vms()).vms}
+
+    run_real(read())
+
+
 def test_a_cell_that_is_away_takes_no_vm_along() -> None:
     async def read() -> None:
         nova = Nova()

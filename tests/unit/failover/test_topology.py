@@ -134,6 +134,14 @@ def fleet(seed: int, *, grouped: bool = True) -> tuple[Random, list[VmView], tup
             msgspec.structs.replace(vm, affinity=tuple(random.sample(further, random.choice((0, 0, 1, 2)))))
             for vm in vms
         ]
+        names = [host.name for host in hosts]
+        limited = Random(f"limits {seed}")
+        vms = [
+            msgspec.structs.replace(vm, host_limit=tuple(limited.sample(names, len(names) - 2)))
+            if limited.random() < 0.15
+            else vm
+            for vm in vms
+        ]
     return random, vms, hosts, {vm.id: random.randint(0, 3) for vm in vms}
 
 
@@ -202,6 +210,8 @@ def forbidden(
                 found += [f"{name} {vm.id} {host}" for host in hosts_of[vm.id] if host in taken]
         if policy == "affinity" and len(members) > 1:
             used = {host for vm in members for host in hosts_of[vm.id]}
+            limits = [set(vm.host_limit) for vm in members if vm.host_limit]
+            found += [f"{name} has a slot on {host}" for host in used for limit in limits if host not in limit]
             if len(used) > max(required.get(vm.id, 0) for vm in members):
                 found.append(f"{name} uses {sorted(used)}")
     return found
@@ -415,6 +425,21 @@ def test_a_check_tells_of_slots_in_one_domain_and_of_groups_that_would_not_land_
     assert check(CheckInput(vms=(b, c), slots=apart_slots)).holds
     (one,) = check(CheckInput(vms=(b, c), slots=apart_slots, required={"b": 1, "c": 1})).violations
     assert (one.fault, one.vm, one.slots) == (Fault.SERVER_GROUP, "c", ("t",))
+
+
+def test_slots_of_an_affinity_group_are_where_all_of_it_may_run_or_the_reason_is_given() -> None:
+    hosts = tuple(HostView(name=f"h{number}") for number in range(1, 6))
+    a, b = (member(name, "h1", group="n", policy="affinity") for name in "ab")
+    fixed = msgspec.structs.replace(b, host_limit=("h1", "h4"))
+    result = planned([a, fixed], hosts, dict.fromkeys("ab", 1), Topology())
+    assert (result.failed, {slot.host for slot in result.slots}) == (0, {"h4"})
+    alone = msgspec.structs.replace(b, host_limit=("h1",))
+    fails = planned([a, alone], hosts, dict.fromkeys("ab", 1), Topology()).actions
+    assert all(isinstance(one, Fail) for one in fails)
+    assert any("is not for b of affinity group n, which starts together" in one.detail for one in fails)
+    other = msgspec.structs.replace(a, host_limit=("h2",))
+    fails = planned([other, alone], hosts, dict.fromkeys("ab", 1), Topology()).actions
+    assert any("no host in common that their host limits name" in one.detail for one in fails)
 
 
 def test_peers_with_affinity_land_together_and_peers_with_anti_affinity_never_meet() -> None:

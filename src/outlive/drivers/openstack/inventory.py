@@ -117,16 +117,16 @@ def fill_inventory(
     """
     problems = inventory.problems
     aggregates = _aggregates(lists.aggregates)
-    services = {item.text("Host"): item for item in lists.services if item.text("Binary") in ("", COMPUTE)}
-    names, metal = _Names(), _BareMetal(services)
     hypervisors, servers = list(lists.hypervisors), list(lists.servers)
+    services = _compute_services(lists.services)
+    metal = BareMetal(services, hypervisors)
+    names = metal.names
     _check_where(selection.hosts, hypervisors, "the list of hypervisors", "--host-where")
     _check_where(selection.vms, servers, "the list of servers", "--where")
     for item in hypervisors:
-        name = _host_name(item, services)
-        if metal.is_node(item):
+        if _is_node(item):
             continue
-        names.add(name, item.text("Hypervisor Hostname"), service_host(item))
+        name = _host_name(item, services)
         if not selects(selection.hosts, item.text):
             inventory.leave_host_out(name)
             continue
@@ -138,15 +138,17 @@ def fill_inventory(
     inventory.flavors.extend(_flavors(lists.flavors, metal, problems))
     flavors = {flavor.name for flavor in inventory.flavors} | set(known_flavors)
     groups = _Groups(lists.server_groups, problems)
+    left = [*metal.nodes]
     for item in servers:
-        if metal.is_server(item, names):
+        if metal.is_server(item):
+            left.append(item.text("Name") or item.text("ID"))
             continue
         if not selects(selection.vms, item.text):
             inventory.leave_vm_out()
             continue
         inventory.vms.append(groups.grouped(_server(item, names, flavors)))
-    if metal.found:
-        fields: Mapping[str, Value] = {"count": len(metal.found), "names": tuple(metal.found)}
+    if left:
+        fields: Mapping[str, Value] = {"count": len(left), "names": tuple(left)}
         inventory.notices.append(Reason(ImportNotice.BARE_METAL, fields))
     _take_zones_of_vms(inventory)
     return inventory
@@ -159,30 +161,32 @@ def _check_where(conditions: Sequence[RowCondition], items: Sequence[Item], plac
     )
 
 
-class _BareMetal:
+def find_bare_metal(lists: Lists) -> BareMetal:
+    """The machines of Ironic among the hypervisors of the lists, which then says of a server whether it is on one."""
+    metal = BareMetal(_compute_services(lists.services), list(lists.hypervisors))
+    for flavor in lists.flavors:
+        metal.is_flavor(flavor)
+    return metal
+
+
+class BareMetal:
     """Which hypervisors are machines that Ironic rents out, and which servers are on them: each is the machine itself.
 
     A server is on one where its node or its host says so, where its flavor asks for no processor of a hypervisor
     (``resources:VCPU=0``, as Ironic's manual has it), or where its compute service has no hypervisor but such machines.
     """
 
-    def __init__(self, services: Iterable[str]) -> None:
-        self.found: list[str] = []
-        """Names of machines and of servers on them."""
+    def __init__(self, services: Mapping[str, Item], hypervisors: Sequence[Item]) -> None:
+        nodes = list(filter(_is_node, hypervisors))
         self._services = frozenset(services)
-        self._nodes: set[str] = set()
-        self._hosts: set[str] = set()
+        self.nodes = tuple(item.text("Hypervisor Hostname") for item in nodes)
+        self._hosts = set(map(service_host, nodes))
         self._flavors: set[str] = set()
-
-    def is_node(self, hypervisor: Item) -> bool:
-        """Whether this hypervisor is one, which is remembered."""
-        if hypervisor.text("Hypervisor Type").lower() != IRONIC:
-            return False
-        name = hypervisor.text("Hypervisor Hostname")
-        self.found.append(name)
-        self._nodes.add(name)
-        self._hosts.add(service_host(hypervisor))
-        return True
+        self.names = _Names()
+        """Of the other hypervisors."""
+        for item in hypervisors:
+            if not _is_node(item):
+                self.names.add(_host_name(item, services), item.text("Hypervisor Hostname"), service_host(item))
 
     def is_flavor(self, flavor: Item) -> bool:
         """Whether servers of this flavor are machines, which is remembered."""
@@ -191,21 +195,26 @@ class _BareMetal:
         self._flavors.add(flavor.text("Name"))
         return True
 
-    def is_server(self, server: Item, names: _Names) -> bool:
+    def is_server(self, server: Item) -> bool:
         """Whether this server is on such a machine."""
         host, flavor = server.text(*HOST_FIELDS), server.record("flavor")
         specs = flavor.get("extra_specs")
         name = str(flavor.get("original_name") or flavor.get("name") or server.text("flavor", "Flavor Name"))
-        is_one = (
-            server.text("OS-EXT-SRV-ATTR:hypervisor_hostname") in self._nodes
-            or (bool(host) and (host in self._hosts or host in self._nodes))
+        return (
+            server.text("OS-EXT-SRV-ATTR:hypervisor_hostname") in self.nodes
+            or (bool(host) and (host in self._hosts or host in self.nodes))
             or _is_metal(specs if isinstance(specs, dict) else _properties(specs))
             or name in self._flavors
-            or (bool(self._nodes) and host in self._services and not names.is_known(host))
+            or (bool(self.nodes) and host in self._services and not self.names.is_known(host))
         )
-        if is_one:
-            self.found.append(server.text("Name") or server.text("ID"))
-        return is_one
+
+
+def _is_node(hypervisor: Item) -> bool:
+    return hypervisor.text("Hypervisor Type").lower() == IRONIC
+
+
+def _compute_services(services: Iterable[Item]) -> dict[str, Item]:
+    return {item.text("Host"): item for item in services if item.text("Binary") in ("", COMPUTE)}
 
 
 def _is_metal(extra_specs: Mapping[str, str]) -> bool:
@@ -335,7 +344,7 @@ def _arch(info: Any) -> str | None:
     return str(arch) if arch else None
 
 
-def _flavors(items: Iterable[Item], metal: _BareMetal, problems: Problems) -> Iterable[FlavorRecord]:
+def _flavors(items: Iterable[Item], metal: BareMetal, problems: Problems) -> Iterable[FlavorRecord]:
     for item in items:
         if metal.is_flavor(item):
             continue

@@ -146,12 +146,12 @@ class NovaInventory:
             filled = fill_inventory(
                 inventory,
                 Lists(
-                    hypervisors=_items("hypervisor", lists["hypervisors"], inventory.problems),
-                    servers=_items("server", servers, inventory.problems),
-                    flavors=_items("flavor", lists["flavors"], inventory.problems),
-                    aggregates=_items("aggregate", lists["aggregates"], inventory.problems),
-                    services=_items("service", lists["services"], inventory.problems),
-                    server_groups=None if groups is None else _items("server group", groups, inventory.problems),
+                    hypervisors=items_of("hypervisor", lists["hypervisors"], inventory.problems),
+                    servers=items_of("server", servers, inventory.problems),
+                    flavors=items_of("flavor", lists["flavors"], inventory.problems),
+                    aggregates=items_of("aggregate", lists["aggregates"], inventory.problems),
+                    services=items_of("service", lists["services"], inventory.problems),
+                    server_groups=None if groups is None else items_of("server group", groups, inventory.problems),
                 ),
             )
             if not with_flavors:
@@ -182,7 +182,8 @@ def _states(services: Iterable[Record]) -> dict[str, tuple[Any, ...]]:
     return {str(one.get("host")): tuple(one.get(name) for name in STATE_FIELDS) for one in services}
 
 
-def _items(what: str, records: Iterable[Record] | None, problems: Problems) -> list[Item]:
+def items_of(what: str, records: Iterable[Record] | None, problems: Problems | None = None) -> list[Item]:
+    """The records of one list as entries of an inventory."""
     return [_item(what, one, problems) for one in records or ()]
 
 

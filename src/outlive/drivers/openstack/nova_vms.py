@@ -17,7 +17,9 @@ from msgspec import Meta
 from outlive.base.clock import Clock
 from outlive.base.errors import Unavailable
 from outlive.drivers.libvirt.threads import Threads
+from outlive.drivers.openstack.inventory import BareMetal, Lists, find_bare_metal
 from outlive.drivers.openstack.nova import DELETED, NovaClient, Record
+from outlive.drivers.openstack.nova_inventory import items_of
 from outlive.drivers.synced_tables import RAM_MIB_MOST, VCPUS_MOST, flavor_row, readable, server_row
 from outlive.inventory.settings import OpenStackSettings
 from outlive.placement.settings import MIB
@@ -37,6 +39,7 @@ class NovaVms:
         self._threads = Threads(1, "records of Nova")
         self._servers: dict[str, Record] = {}
         self._flavors: list[Record] = []
+        self._metal = find_bare_metal(Lists())
         self._as_of = 0.0
         self._full_at: float | None = None
         self._read_at: float | None = None
@@ -50,7 +53,7 @@ class NovaVms:
     async def get_vm(self, vm_id: str) -> VmView | None:
         """One server as Nova has it now."""
         record = await self._nova.server(vm_id)
-        if record is None:
+        if record is None or _is_on_metal(self._metal, record):
             return None
         servers, _ = readable([_server(record)], server_row)
         flavors, _ = readable(map(_flavor, self._flavors), flavor_row)
@@ -69,7 +72,7 @@ class NovaVms:
         else:
             listed, as_of = await self._nova.servers(since=self._as_of - float(self._settings.overlap))
             for key, one in [(_id(one), one) for one in listed]:
-                if one.get("status") == DELETED:
+                if one.get("status") == DELETED or _is_on_metal(self._metal, one):
                     self._servers.pop(key, None)
                 else:
                     self._servers[key] = one
@@ -78,12 +81,34 @@ class NovaVms:
 
     async def _read_all(self, now: float) -> None:
         listed, as_of = await self._nova.servers()
-        flavors = await self._nova.flavors()
+        flavors, hypervisors = await self._nova.flavors(), await self._nova.hypervisors()
+        services = await self._nova.services()
         found = {_id(one): one for one in listed}
         missing = sorted(self._servers.keys() - found.keys())
         gone = await self._nova.gone(missing) if missing else frozenset()
         found.update((key, self._servers[key]) for key in missing if key not in gone)
-        self._servers, self._flavors, self._as_of, self._full_at = found, flavors, as_of, now
+        metal, vms = await self._threads.submit(lambda: _without_metal(found, hypervisors, services, flavors))
+        self._servers, self._flavors, self._metal, self._as_of, self._full_at = vms, flavors, metal, as_of, now
+
+
+def _without_metal(
+    by_id: Mapping[str, Record],
+    hypervisors: Iterable[Record],
+    services: Iterable[Record],
+    flavors: Iterable[Record],
+) -> tuple[BareMetal, dict[str, Record]]:
+    """The machines of Ironic, and the servers that are on none."""
+    lists = Lists(
+        hypervisors=items_of("hypervisor", hypervisors),
+        services=items_of("service", services),
+        flavors=items_of("flavor", flavors),
+    )
+    metal = find_bare_metal(lists)
+    return metal, {key: one for key, one in by_id.items() if not _is_on_metal(metal, one)}
+
+
+def _is_on_metal(metal: BareMetal, server: Record) -> bool:
+    return metal.is_server(items_of("server", [server])[0])
 
 
 def _joined(by_id: Mapping[str, Record], listed: Iterable[Record]) -> VmList:
