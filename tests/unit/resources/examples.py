@@ -97,6 +97,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             remedy="add a host",
             host="h1",
             also_needs=r.Amounts(gpu=1),
+            covered_by=r.CoveredBy.RECOVERABLE,
             changed_at=MOMENT,
         ),
     ),

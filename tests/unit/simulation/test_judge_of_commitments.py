@@ -190,14 +190,16 @@ def test_a_commitment_that_is_called_ready_without_its_slots_is_found() -> None:
     assert judged(story) == ["S4"]
 
 
+@pytest.mark.parametrize("wrong_s", [-7200.0, 0.0, 7200.0])
 @pytest.mark.parametrize(("ago_s", "found"), [(0.0, []), (121.0, ["room"])])
-def test_slots_of_commitments_may_be_too_many_for_their_time_of_grace_after_a_vm_came(
-    ago_s: float, found: list[str]
+def test_slots_of_commitments_may_be_too_many_for_their_time_of_grace_after_a_vm_came_whatever_its_host_s_clock_says(
+    ago_s: float, found: list[str], wrong_s: float
 ) -> None:
     async def story(bench: Bench) -> None:
         there = host("vm-1", "vm-2")
-        since = as_datetime(LoopClock().now()) - timedelta(seconds=ago_s)
+        since = as_datetime(LoopClock().now()) + timedelta(seconds=wrong_s - ago_s)
         vm = make_vm(replace(make_holder(there.name), since=since))
+        bench.judge.truth.began_s[there.name, "vm-1"] = LoopClock().monotonic() - ago_s
         sold = [commitment(NAMES[0]), commitment(NAMES[1]), slot("s1", NAMES[0], "vm-1"), slot("s2", NAMES[1])]
         bench.store.load([there, vm, make_member(there.name), *sold])
         bench.judge.rest()

@@ -7,8 +7,8 @@ check of the product.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping
-from datetime import timedelta
 from typing import Final
 
 from outlive.base.clock import LoopClock, as_datetime
@@ -366,7 +366,7 @@ def _members(slot: Reservation) -> dict[str, str]:
     return status.allocations if status is not None else {}
 
 
-COMMITMENTS_GRACE: Final = timedelta(seconds=float(CommitmentSettings().oversubscription_grace_period))
+COMMITMENTS_GRACE_S: Final = float(CommitmentSettings().oversubscription_grace_period)
 """How long the slots of commitments on a host may be more than fit before one of them leaves."""
 
 
@@ -386,12 +386,8 @@ def no_room_is_counted_twice(truth: Truth) -> Iterator[tuple[str, str]]:
         if capacity is None or host.status.allocation is None or host.status.lost:
             continue
         listed = {one.id for one in host.status.instances}
-        since = as_datetime(LoopClock().now()) - COMMITMENTS_GRACE
-        lately = any(
-            one.hypervisor == host.name and one.since is not None and one.since > since
-            for vm in map(truth.vm, listed)
-            for one in (vm.status.holders if vm is not None else ())
-        )
+        now_s = LoopClock().monotonic()
+        lately = any(now_s - truth.began_s.get((host.name, vm), -math.inf) < COMMITMENTS_GRACE_S for vm in listed)
         blocks = [
             one
             for one in slots

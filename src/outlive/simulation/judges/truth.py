@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from outlive.base.clock import LoopClock
 from outlive.resources import Holder, MemberRecord, Membership, VirtualMachine
 from outlive.resources.memberships import Cut
 from outlive.simulation.disks import Disks
@@ -65,6 +66,8 @@ class Truth:
     """Whether a backup was put back: until a host has registered again, the store knows less than is so of it."""
     holding: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """VM → hosts with a domain of it, kept up by whoever changes a domain."""
+    began_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Host and VM → when its domain there began to run, also of one that is paused now."""
     had: dict[str, dict[str, None]] = field(default_factory=dict)
     """Disk → VMs of which a domain has ever had it."""
 
@@ -86,6 +89,10 @@ class Truth:
         there = domain is not None
         for disk in domain.disks if domain is not None else ():
             self.had.setdefault(disk, {})[vm] = None
+        if not there:
+            self.began_s.pop((host, vm), None)
+        elif self.hypervisors[host].runs(vm):
+            self.began_s.setdefault((host, vm), LoopClock().monotonic())
         if there and host not in hosts:
             self.holding[vm] = (*hosts, host)
         elif not there and host in hosts:
