@@ -36,6 +36,7 @@ from outlive.resources import (
     ZONE_LABEL,
     Amounts,
     Assigned,
+    Condition,
     DomainCapabilities,
     Hypervisor,
     HypervisorStatus,
@@ -385,6 +386,10 @@ class Small:
         return reported
 
 
+def changed_status(host: Hypervisor, **changes: object) -> Hypervisor:
+    return msgspec.structs.replace(host, status=msgspec.structs.replace(host.status, **changes))
+
+
 def by_name(reasons: Iterable[Reason]) -> dict[str, tuple[str, str]]:
     return {reason.slot or reason.host: (reason.reason, reason.message) for reason in reasons}
 
@@ -428,6 +433,30 @@ def test_room_is_to_be_freed_on_the_host_that_lacks_least(runner: asyncio.Runner
         "of 3 hosts 1 is its own and 2 have less than 3 cpu and 6Gi memory free; "
         "the most room is on h3 with 2 cpu and 4Gi memory"
     )
+
+
+def test_a_host_that_is_down_is_never_proposed_and_one_that_is_overbooked_is_said_to_be(runner: asyncio.Runner) -> None:
+    small = Small(runner)
+    for name, cpu in (("h1", 1), ("h2", 1), ("h3", 2)):
+        small.host(name, cpu)
+    small.vm("v", "h1", 3)
+    down = Condition(type="Ready", status="False", reason="disabled")
+    small.hosts[2] = changed_status(small.hosts[2], conditions=(down,))
+    small.host("h4", 0)
+    small.hosts[3] = changed_status(
+        small.hosts[3],
+        capacity=Amounts(cpu=64_000, memory=128 * GIB),
+        allocation=Amounts(cpu=88_000, memory=64 * GIB),
+    )
+    reported = small.reported("v")
+    assert by_name(reported.hosts)["h4"] == (
+        "no-capacity",
+        "needs 3 cpu and 6Gi memory, and 24 cpu more than it has are taken already",
+    )
+    assert by_name(reported.hosts)["h3"][0] != "nothing"
+    assert "the most room is on h2" in reported.summary[0]
+    assert reported.remedy is not None
+    assert reported.remedy.text == "free 27 cpu on h4"
 
 
 def test_a_missing_trait_asks_for_hosts_that_have_it(runner: asyncio.Runner) -> None:

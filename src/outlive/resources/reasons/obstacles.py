@@ -38,6 +38,8 @@ def _member(fields: Mapping[str, Value]) -> str:
 def _room(fields: Mapping[str, Value]) -> str:
     if not fields["free"]:
         return f"needs {fields['needs']}; how much is free there is not known"
+    if fields["over"]:
+        return f"needs {fields['needs']}, and {fields['over']} more than it has are taken already"
     return f"needs {fields['needs']}, has {fields['free']} free{fields['beside']}"
 
 

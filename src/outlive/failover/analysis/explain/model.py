@@ -288,6 +288,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     hosts: tuple[HostView, ...] = ()
     free: dict[str, tuple[int, int]] = {}
     """Host → free milli-cores and bytes, as plans take them; an empty table limits nothing."""
+    overbooked: dict[str, tuple[int, int]] = {}
+    """Host → milli-cores and bytes that are in use there beyond what it has; those where anything is."""
     capacity: dict[str, tuple[int, int]] = {}
     """Host → all of its milli-cores and bytes."""
     topology: Topology = Topology()

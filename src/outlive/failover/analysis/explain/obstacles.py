@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from outlive.failover.analysis.coverage import allocation_fault
-from outlive.failover.analysis.explain.model import Answer, Reason, State, Tally
+from outlive.failover.analysis.explain.model import Answer, Reason, State, Tally, part_amounts
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import NEW_SLOT
 from outlive.failover.fleet import Fleet, FreeAmounts
@@ -240,12 +240,20 @@ class Against:
     # Room.
 
     def room(self, host: str) -> tuple[int, int] | None:
-        """What a new slot could use on the host, by placement and by the plan's own account; ``None``: not known."""
+        """What a new slot could use on the host, by placement and by the plan's own account, below zero where more is
+        in use than there is; ``None``: not known."""
         placed, free = self.answer.room.get(host), self.state.free.get(host)
         if placed is None:
             refused = self.answer.against_new.get(host, ())
-            return None if any(self.answer.refusals[number].is_capacity for number in refused) else free
-        return placed if free is None else (min(placed[0], free[0]), min(placed[1], free[1]))
+            for_room = any(self.answer.refusals[number].is_capacity for number in refused)
+            enough = free is None or (free[0] >= self.need[0] and free[1] >= self.need[1])
+            found = None if for_room and enough else free
+        else:
+            found = placed if free is None else (min(placed[0], free[0]), min(placed[1], free[1]))
+        over = self.state.overbooked.get(host)
+        if found is None or over is None:
+            return found
+        return (-over[0] if over[0] else found[0], -over[1] if over[1] else found[1])
 
     @cached_property
     def need(self) -> tuple[int, int]:
@@ -260,12 +268,12 @@ class Against:
         return (max(0, self.need[0] - room[0]), max(0, self.need[1] - room[1]))
 
     def roomiest(self) -> tuple[str, tuple[int, int]] | None:
-        """Of hosts without enough room the one that lacks least, in shares of what is needed."""
+        """Of hosts with nothing against them but room the one that lacks least, in shares of what is needed."""
         best: tuple[float, float, str, tuple[int, int]] | None = None
         cpu, memory = max(1, self.need[0]), max(1, self.need[1])
         for host in self.hosts.named(Obstacle.NO_CAPACITY):
-            room = self.room(host)
-            if room is None:
+            room, refused = self.room(host), self.answer.against_new.get(host, ())
+            if room is None or not all(self.answer.refusals[number].is_capacity for number in refused):
                 continue
             low, high = sorted((min(1.0, room[0] / cpu), min(1.0, room[1] / memory)))
             key = (-low, -low - high, host, room)
@@ -343,6 +351,7 @@ class Against:
             needs=amounts(*needs) if finding.why is Obstacle.NO_CAPACITY else size,
             declares=size,
             free=amounts(max(0, room[0]), max(0, room[1])) if room is not None else "",
+            over=part_amounts(max(0, -room[0]), max(0, -room[1])) if room is not None and min(room) < 0 else "",
             beside=" beside slots" if slot is not None else "",
             apart=self._index.separation.why(vm.id, host),
             step=refusal.step if refusal is not None else "",

@@ -274,6 +274,11 @@ class EngineAnswers(Answers):
         return answer
 
 
+def _overbooked(fleet: Fleet) -> dict[str, tuple[int, int]]:
+    found = ((name, fleet.overbooked(name)) for name in fleet.names)
+    return {name: (excess.get("cpu", 0), excess.get("memory", 0)) for name, excess in found if excess}
+
+
 def state_of(gathered: Snapshot, *, now: float = 0.0) -> State:
     """The state that explanations quote."""
     observation, settings = gathered.observation, gathered.settings
@@ -289,6 +294,7 @@ def state_of(gathered: Snapshot, *, now: float = 0.0) -> State:
         sizes=gathered.sizes,
         hosts=observation.hosts,
         free=free_capacity(gathered.fleet),
+        overbooked=_overbooked(gathered.fleet),
         capacity=capacity,
         topology=gathered.topology,
         limit=settings.failover.max_vms_to_process,

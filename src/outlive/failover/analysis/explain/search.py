@@ -166,7 +166,7 @@ class Search:
 
     def _enough(self, host: str, lacks: tuple[int, int]) -> tuple[int, int]:
         room = self._against.room(host) or (0, 0)
-        return (max(0, room[0]) + lacks[0], max(0, room[1]) + lacks[1])
+        return (room[0] + lacks[0], room[1] + lacks[1])
 
     # A host or a slot is made ready.
 
