@@ -412,7 +412,8 @@ async def _contradiction_of_host(store: Store, member: Membership) -> tuple[list
     if not record.distrusted:
         return [], ""
     kinds = listing(record.distrusted)
-    fault = fault_message(FaultCode.PROOF_CONTRADICTED, member.name, {"kinds": record.distrusted})
+    words = " ".join(record.distrusted)
+    fault = fault_message(FaultCode.PROOF_CONTRADICTED, member.name, {"kinds": kinds, "words": words})
     vms = [
         one.name
         async for one in list_all(store, VirtualMachine)

@@ -16,7 +16,7 @@ from outlive.base.errors import Forbidden
 from outlive.node.membership.states import MemberView, fenced
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions import NAMED_AFTER_HOSTS, host_refusal, needed_facts, write_refusal
-from outlive.node.permissions_of_protocol import dropped_holders, is_related
+from outlive.node.permissions_of_protocol import check_hypervisor_of_others, dropped_holders, is_related
 from outlive.node.vm.states import reach_of
 from outlive.resources import (
     HOST_LABEL,
@@ -24,6 +24,7 @@ from outlive.resources import (
     WRITER_LABEL,
     Assigned,
     Cluster,
+    Condition,
     Console,
     Coverage,
     CoverageStatus,
@@ -336,6 +337,37 @@ def test_hypervisors_and_figures() -> None:
         log = HostLog(metadata=ObjectMeta(name=name), process="p", written_at=datetime(2026, 1, 1, tzinfo=UTC))
         assert (host_refusal(WHO, None, log) == "") == allowed
         assert (host_refusal(fencer, None, usage) == "") == allowed
+
+
+def test_a_controller_writes_of_the_conditions_of_a_host_only_ready_while_it_does_not_hear_of_it() -> None:
+    def hypervisor(*conditions: tuple[str, str, str]) -> Hypervisor:
+        found = tuple(Condition(type=kind, status=word, reason=why) for kind, word, why in conditions)  # type: ignore[arg-type]
+        return Hypervisor(metadata=ObjectMeta(name=ME), status=HypervisorStatus(conditions=found))
+
+    def refusal(before: Hypervisor, after: Hypervisor, names: tuple[str, ...] = ("failover",)) -> str:
+        return check_hypervisor_of_others(names, before, after, Facts())
+
+    well = hypervisor(("Ready", "True", "HostRenews"), ("Tainted", "False", ""))
+    silent = hypervisor(("Ready", "Unknown", "HostSilent"), ("Tainted", "False", ""))
+    for after in (
+        silent,
+        *(hypervisor(("Ready", "False", why), ("Tainted", "False", "")) for why in ("HostCondemned", "HostDead")),
+    ):
+        assert refusal(well, after) == ""
+        assert refusal(after, well) == "", "what it wrote it takes back"
+    assert "besides Ready" in refusal(well, hypervisor(("Ready", "True", "HostRenews"), ("Tainted", "True", "")))
+    assert "besides Ready" in refusal(well, hypervisor(("Ready", "True", "HostRenews")))
+    assert "what it observes" in refusal(well, hypervisor(("Tainted", "False", "")))
+    assert "what it observes" in refusal(well, hypervisor(("Ready", "False", "Shutdown"), ("Tainted", "False", "")))
+    assert "with reason HostDead" in refusal(well, hypervisor(("Ready", "True", "HostDead"), ("Tainted", "False", "")))
+    assert "with reason HostRenews" in refusal(
+        silent, hypervisor(("Ready", "False", "HostRenews"), ("Tainted", "False", ""))
+    )
+    gone = hypervisor(("Ready", "False", "Shutdown"), ("Tainted", "False", ""))
+    assert "the host says itself" in refusal(gone, silent), "how a host went is never overwritten"
+    assert refusal(gone, well) != ""
+    for source in ("import", "mirror"):
+        assert refusal(well, hypervisor(("Ready", "False", "disabled")), (source,)) == ""
 
 
 def fault(reporter: str, host: str = "", *, kind: str = "VirtualMachine", name: str = "vm", **more: Any) -> Fault:

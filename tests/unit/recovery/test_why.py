@@ -76,6 +76,7 @@ def explained(
     order: StartOrder | None = None,
     view: CondemnView = VIEW,
     phase: FencePhase = FencePhase.CONDEMNED,
+    distrusted: tuple[str, ...] = (),
 ) -> Why:
     async def scene() -> Why:
         store = MemoryStore(CLOCK, SeededIds(Random(1)))
@@ -83,7 +84,9 @@ def explained(
         assert record is not None
         fence = msgspec.structs.replace(record.fence, phase=phase)
         proof = PROOF if dead_through else None
-        record = msgspec.structs.replace(record, dead_through=dead_through, proof=proof, fence=fence)
+        record = msgspec.structs.replace(
+            record, dead_through=dead_through, proof=proof, fence=fence, distrusted=distrusted
+        )
         holders = (Holder(hypervisor="h3", member_uid="u", epoch=1, run_id="r", seen="running"),)
         status = VirtualMachineStatus(
             assigned=Assigned(hypervisor="h3"), holders=holders, recovery=story, start_order=order
@@ -304,3 +307,21 @@ def test_a_vm_whose_host_went_in_good_order_says_for_what_it_waits(
     assert not of_vm.settled
     assert of_vm.remedy
     assert of_host.summary in of_vm.summary
+
+
+def test_a_proof_that_turned_out_wrong_is_said_of_the_host_with_the_vms_that_it_restarted() -> None:
+    answer = explained("h1", recovery(), distrusted=("power",))
+    texts = [link.text for link in answer.chain]
+    assert "the proof by power was wrong for h1, and is trusted no more" in texts
+    assert "restarted by it, and perhaps run twice: vm-1" in texts
+    assert "outlive host trust h1 power" in answer.remedy
+    assert not answer.settled
+    other = explained("h1", recovery(), distrusted=("watchdog",))
+    assert not [link for link in other.chain if "restarted by it" in link.text], "vm-1 was restarted by power"
+
+
+def test_a_vm_that_was_restarted_by_a_wrong_proof_is_to_be_checked() -> None:
+    warning = "the proof by power that h1 was dead turned out wrong: it may have run twice; check its file systems"
+    assert warning in [link.text for link in explained("vm-1", recovery(), distrusted=("power",)).chain]
+    for trusted in ((), ("watchdog",)):
+        assert warning not in [link.text for link in explained("vm-1", recovery(), distrusted=trusted).chain]

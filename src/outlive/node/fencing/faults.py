@@ -107,7 +107,10 @@ def _of_host(record: MemberRecord) -> Iterator[tuple[FaultCode, dict[str, Value]
     if record.state == "Revoked" and "power" in unproven and "power" not in record.distrusted and not off:
         yield FaultCode.POWER_UNREACHABLE, {"to": "off", "why": unproven["power"]}
     if record.distrusted:
-        yield FaultCode.PROOF_CONTRADICTED, {"kinds": names(tuple(record.distrusted))}
+        yield (
+            FaultCode.PROOF_CONTRADICTED,
+            {"kinds": names(tuple(record.distrusted)), "words": " ".join(record.distrusted)},
+        )
 
 
 class FenceFaults:

@@ -213,7 +213,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         50,
         "{subject} was proven dead by {kinds}, and still ran virtual machines",
-        "find out why {kinds} was wrong; it is not trusted for this host until: outlive host trust {subject} KIND",
+        "find out why {kinds} was wrong; it is not trusted for this host until: outlive host trust {subject} {words}",
     ),
     FaultCode.CUT_FAILING: FaultEntry(
         Severity.CRITICAL,
