@@ -132,6 +132,7 @@ def test_the_rule_of_some_vms_is_softened_and_lifted_and_of_others_stays(state: 
         return spec.get("affinity", [])  # type: ignore[attr-defined]
 
     at = ("--state-dir", state)
+    assert outlive("group", "list", *at).out == "no VM is in a group: see outlive group set --help\n"
     assert outlive("group", "set", "db", "anti-affinity", "v00,v01", "v02", *at).out.splitlines() == [
         f"{vm}: anti-affinity in group db" for vm in ("v00", "v01", "v02")
     ]

@@ -34,8 +34,10 @@ async def list_groups(access: Access, output: Output) -> None:
 
     async with access.open() as store:
         found = groups_in([vm async for vm in list_all(store, VirtualMachine)])
+    columns = ("Group", "Policy", "Together", "VMs", "Hosts")
     output.show(
-        msgspec.to_builtins(found), lambda: cut_table(("Group", "Policy", "Together", "VMs", "Hosts"), _rows(found))
+        msgspec.to_builtins(found),
+        lambda: cut_table(columns, _rows(found)) if found else ["no VM is in a group: see outlive group set --help"],
     )
 
 

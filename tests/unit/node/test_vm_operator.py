@@ -63,6 +63,28 @@ def test_a_start_that_another_vm_blocks_is_followed_for_a_minute_and_counts_as_w
     play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
 
 
+def test_a_start_that_all_hosts_refuse_ends_with_their_reason() -> None:
+    async def played() -> None:
+        hosts = tuple(HostSpec(name=f"kvm-{n}", rack=f"r{n}") for n in (1, 2))
+        world = World(WorldSpec(hosts=hosts, vms=(VmSpec(name="vm-1", host="kvm-1"),), controllers=1), seed=1)
+        await world.build()
+        await world.start()
+        await world.clock.sleep(STARTED_S)
+        assert (await ask(world, "stop"))[0]
+        for host in world.hosts.values():
+            host.hypervisor.faults.start_fails["vm-1"] = ("no memory", 1000, False)
+        began = world.clock.monotonic()
+        done, said = await ask(world, "start")
+        assert not done
+        assert world.clock.monotonic() - began < 300
+        assert said[-1].startswith("vm-1: start failed, and it waits: ")
+        assert "no memory" in said[-1]
+        assert world.running("vm-1") == ()
+        await world.stop()
+
+    run(played())
+
+
 def test_requests_are_followed_until_their_end() -> None:
     async def story(world: World) -> None:
         done, said = await ask(world, "migrate", target="kvm-2")
