@@ -88,6 +88,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "ceph": _ceph,
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
+    "age": lambda: shutil.which("age") is not None,
     "promtool": lambda: shutil.which("promtool") is not None,
     "systemd": _systemd,
     "keystone": _keystone,
