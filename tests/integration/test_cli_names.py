@@ -152,7 +152,7 @@ def test_the_page_finds_a_vm_by_its_name_and_links_to_it(cloud: Cloud, tmp_path:
         assert _text(tab, "promise") == "The promise"
         tab.evaluate("at('wanted').value = 'auth'; at('search').requestSubmit()")
         found = _text(tab, "matches tbody tr")
-        assert all(word in found for word in ("auth-227", AUTH, "p-1", "kvm-3", "yes")), found
+        assert all(word in found for word in ("auth-227", AUTH, "p-1", "kvm-3", "reserved only")), found
         assert tab.evaluate("document.querySelector('#matches a').getAttribute('href')") == f"#vm={AUTH}"
         assert tab.complaints == []
 

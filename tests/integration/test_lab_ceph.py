@@ -121,7 +121,7 @@ def test_a_guest_is_moved_and_recovered_from_a_host_that_lost_power(cloud: Cloud
     (there,) = cloud.place(LIVE)
     assert cloud.writes(LIVE) == cloud.run(LIVE)
     assert cloud.lockers(LIVE) == {lab.host(there).address}, "the lock of the lost host was removed"
-    assert cloud.isolated() == {host.address}
+    until(lambda: cloud.isolated() == {host.address}, "the lost host is isolated as well", LIMIT_S, 0.1)
     assert proof(lab, host.name) == "power"
     cloud.one_writer(LIVE)
 

@@ -266,7 +266,7 @@ async def listed(driver: Any) -> Domain:
     return found
 
 
-async def becomes(driver: Any, state: DomainState, split: bool, limit_s: float = 20.0) -> None:
+async def becomes(driver: Any, state: DomainState, split: bool, limit_s: float = 60.0) -> None:
     until_s = time.monotonic() + limit_s
     while ((found := await listed(driver)).state, found.split) != (state, split):
         assert time.monotonic() < until_s, found
