@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 ID_COLUMN: Final = "ID"
 _WORD: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?")
 """What may be the id of a VM in a sentence."""
+_IN_COMMAND: Final = re.compile(r"\boutlive [^;()]*\Z")
+"""What stands before a word of a command."""
 
 
 class VmColumns(NamedTuple):
@@ -35,11 +37,16 @@ class VmColumns(NamedTuple):
         return self.names.get(vm) or vm
 
     def sentence(self, text: str, about: str = "") -> str:
-        """The text with names for ids. ``about``: the VM whose id stands beside the text, and not in it again."""
+        """The text with names for ids. ``about``: the VM whose id stands beside the text, and not in it again.
+
+        In a command that the text names, another VM keeps its id alone, so that the command can be typed.
+        """
 
         def named(word: re.Match[str]) -> str:
             vm = word[0]
-            return vm if vm not in self.names else self.names[vm] if vm == about else f"{self.names[vm]} ({vm})"
+            if vm not in self.names or (vm != about and _IN_COMMAND.search(text, 0, word.start())):
+                return vm
+            return self.names[vm] if vm == about else f"{self.names[vm]} ({vm})"
 
         return _WORD.sub(named, text) if self.names else text
 

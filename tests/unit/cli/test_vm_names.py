@@ -19,6 +19,13 @@ def test_the_vm_that_a_sentence_is_about_is_named_alone_and_others_with_their_id
     assert NAMED.sentence(f"{WEB}.") == f"web ({WEB})."
 
 
+def test_a_command_in_a_sentence_can_be_typed_as_it_stands() -> None:
+    text = f"{WEB} waits for {DB} (see outlive why {DB}; outlive vm start {WEB} --wait), and {DB} is down"
+    assert NAMED.sentence(text, WEB) == (
+        f"web waits for db ({DB}) (see outlive why {DB}; outlive vm start web --wait), and db ({DB}) is down"
+    )
+
+
 def test_what_is_no_id_stays_as_it_is() -> None:
     for text in (f"slot failover-{WEB} is free", f"vm-start-failed.{WEB}", "kvm-1: 64 of 128 (50 %)", ""):
         assert NAMED.sentence(text) == text
