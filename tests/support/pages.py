@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
+import msgspec.inspect
 import typer
 
 from outlive.cli.host import SAME_AS
@@ -27,6 +28,7 @@ from outlive.node.ports import (
     StorageStatisticsPort,
 )
 from outlive.resources import KINDS, Resource
+from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode, Severity
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
@@ -206,19 +208,43 @@ def _kind_section(kind: type[Resource]) -> str:
         "| field | type | meaning |",
         "|---|---|---|",
     ]
+    defaults = dict(_defaults("", msgspec.inspect.type_info(kind)))
     for name, part in schema["properties"].items():
         if name not in ("apiVersion", "kind", "metadata"):
-            lines += _rows(name, part, required=name in schema.get("required", ()))
+            lines += _rows(name, part, defaults, required=name in schema.get("required", ()))
     return "\n".join(lines) + "\n"
 
 
-def _rows(path: str, schema: Schema, *, required: bool) -> Iterator[str]:
+def _defaults(path: str, found: msgspec.inspect.Type) -> Iterator[tuple[str, object]]:
+    """Path of a field → its default, of those whose default is more than nothing."""
+    match found:
+        case msgspec.inspect.StructType():
+            for field in found.fields:
+                name = f"{path}.{field.encode_name}" if path else field.encode_name
+                if field.default and field.default is not msgspec.NODEFAULT:
+                    default = to_builtins(field.default)
+                    if not isinstance(default, dict | list | tuple):
+                        yield name, default
+                yield from _defaults(name, field.type)
+        case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType():
+            yield from _defaults(f"{path}[]", found.item_type)
+        case msgspec.inspect.DictType():
+            yield from _defaults(f"{path}.*", found.value_type)
+        case msgspec.inspect.UnionType():
+            for one in found.types:
+                yield from _defaults(path, one)
+
+
+def _rows(path: str, schema: Schema, defaults: Mapping[str, object], *, required: bool) -> Iterator[str]:
     meaning = schema.get("description", "")
     if schema.get("enum"):
         words = ", ".join(f"`{word}`" if word else "empty" for word in schema["enum"])
         meaning = f"{meaning} One of {words}.".strip()
     if required:
         meaning = f"Required. {meaning}".strip()
+    if path in defaults:
+        default = defaults[path]
+        meaning = f"{meaning} Default: `{str(default).lower() if isinstance(default, bool) else default}`.".strip()
     yield f"| `{path}` | {_type(schema)} | {meaning.replace('|', '/')} |"
     inner, suffix = schema, ""
     while "properties" not in inner:
@@ -229,7 +255,7 @@ def _rows(path: str, schema: Schema, *, required: bool) -> Iterator[str]:
         else:
             return
     for name, part in inner["properties"].items():
-        yield from _rows(f"{path}{suffix}.{name}", part, required=name in inner.get("required", ()))
+        yield from _rows(f"{path}{suffix}.{name}", part, defaults, required=name in inner.get("required", ()))
 
 
 def _type(schema: Schema) -> str:

@@ -50,7 +50,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     storm_fraction: float = 0.5
     """Of the running hosts, and of their failure domains; if more of both are silent at once, nobody is condemned."""
     fences_limit: int = 2
-    """Failure domains that may be fenced within ``fences_window_s`` without a release."""
+    """Failure domains that may be fenced within ``fencesWindowS`` without a release."""
     fences_window_s: float = 600.0
     release: str = ""
     """An operator changes it to let fencing go on after a storm or the limit (``outlive fence release``)."""
@@ -62,7 +62,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     power_on_after: bool = False
     """Whether the host is switched on again once its VMs are placed."""
     flap_deaths: Annotated[int, Meta(ge=0, le=16)] = 3
-    """Deaths of a host within ``flap_window_s`` after which it is in quarantine: it takes no VM. 0: never."""
+    """Deaths of a host within ``flapWindowS`` after which it is in quarantine: it takes no VM. 0: never."""
     flap_window_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
     quarantine_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 86_400.0
     """How long that lasts, unless somebody lets the host out before (``outlive host release``)."""

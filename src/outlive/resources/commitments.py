@@ -218,7 +218,7 @@ class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
     commitments: dict[str, CommitmentCoverage] = {}
     """By uuid."""
     left_out: Annotated[int, Meta(ge=0)] = 0
-    """Times of single VMs that are not listed because there were too many. ``covered_seconds`` has them."""
+    """Times of single VMs that are not listed because there were too many. ``coveredSeconds`` has them."""
 
 
 class FlavorCapacity(Part, frozen=True, kw_only=True):

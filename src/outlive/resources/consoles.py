@@ -48,6 +48,6 @@ class Console(Resource, frozen=True, kw_only=True, tag="Console"):
     host: str
     """Whose daemon wrote it."""
     text: Annotated[str, Meta(max_length=CONSOLE_BYTES)] = ""
-    """Its last whole lines, as many as the host is set to (``node.consoleLines``) and fit into ``CONSOLE_BYTES``."""
+    """Its last whole lines, as many as the host is set to (``node.consoleLines``) and fit into 64 KiB."""
     changed_at: datetime
     """When its text was written, by the clock of that host."""

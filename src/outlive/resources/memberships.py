@@ -187,7 +187,7 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     dead_through: int = 0
     """The highest epoch that is proven dead; it only grows, and only together with a proof."""
     proof: Proof | None = None
-    """What proved ``dead_through``."""
+    """What proved ``deadThrough``."""
     cut: Cut = Cut()
     guard: GuardRecord = GuardRecord()
     fence: FenceRecord = FenceRecord()

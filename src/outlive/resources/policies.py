@@ -76,7 +76,7 @@ class RecoveryLimits(Part, frozen=True, kw_only=True):
     reset_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """After running for so long everything that failed before is forgotten."""
     max_host_failures: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """After so many hosts that died within ``start_window_s`` of its start there it waits for a person; 0: never."""
+    """After so many hosts that died within ``startWindowS`` of its start there it waits for a person; 0: never."""
     start_window_s: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """How soon after it was started there a host must have died for that to count against it."""
     storage_lost: Literal["", StorageLost] = ""

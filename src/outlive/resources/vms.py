@@ -93,7 +93,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     server_group_policy: Literal["", AffinityPolicy] = ""
     """What the group asks for; the soft policies are preferences, the empty one asks for nothing."""
     affinity: tuple[AffinityRule, ...] = ()
-    """Further groups that it is in, each with its policy; at most ``AFFINITY_LIMIT``
+    """Further groups that it is in, each with its policy; at most 16
     (docs/operating/policies.md#affinity)."""
     preferred_hosts: PreferredHosts = PreferredHosts()
     failback: Failback = ""
@@ -145,7 +145,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Hosts that it may run on; empty: any."""
     start_after: tuple[str, ...] = ()
     """VMs, by name, that are to be seen running before it starts (docs/concepts/start-order.md); at most
-    ``START_AFTER_LIMIT``."""
+    32."""
     recovery: RecoveryPolicy = RecoveryPolicy()
     """What happens to it when its host dies, or does not start it (docs/operating/policies.md#recovery)."""
     request: Request | None = None
@@ -331,7 +331,7 @@ class Recovery(Part, frozen=True, kw_only=True):
     """Hosts that died under it, one soon after the other, the latest last; at most 16."""
     rejected: Annotated[tuple[Rejection, ...], at_most(1000)] = ()
     steps: Annotated[tuple[RecoveryStep, ...], at_most(RECOVERY_STEPS)] = ()
-    """At most ``RECOVERY_STEPS``, the first and the last ones."""
+    """At most 32, the first and the last ones."""
 
     @property
     def unfinished(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
 
 ROOT = Path(__file__).parents[3]
@@ -96,3 +97,8 @@ def test_every_fault_is_explained_to_whoever_is_woken_by_it() -> None:
     reported = (ROOT / "docs/concepts/safety.md").read_text()
     assert len(FaultCode) > 12
     assert sorted(code for code in FaultCode if f"`{code}`" not in reported) == []
+
+
+def test_each_reason_to_wait_has_a_row_in_the_manual() -> None:
+    page = (ROOT / "docs/reference/recovery.md").read_text()
+    assert [one for one in HoldReason if f"\n| `{one}` |" not in page] == []
