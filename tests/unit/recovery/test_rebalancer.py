@@ -33,7 +33,7 @@ from outlive.recovery.balance import (
     rebalance_input,
     request_move,
 )
-from outlive.recovery.groups import group_moves
+from outlive.recovery.groups import group_moves, groups_in
 from outlive.recovery.in_flight import in_flight
 from outlive.recovery.informers import FAILBACK_INDEX
 from outlive.recovery.rebalancer import LOOK_S, Rebalancer
@@ -43,6 +43,7 @@ from outlive.resources.codec import decode_as, encode_canonical
 from outlive.resources.vms import Request
 from outlive.runtime.decisions import Decision
 from outlive.runtime.informer import Informer
+from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 from outlive.store import list_all
 from outlive.store.access import compare_and_swap
@@ -110,6 +111,28 @@ def test_a_group_move_is_checked_for_all_of_it_first() -> None:
             group_moves(gathered, {"vm-1": asked}, "web", "kvm-2")
 
     play(story)
+
+
+def test_a_group_that_is_planned_runs_together_on_its_new_host_after_the_move() -> None:
+    async def story(world: World) -> None:
+        store, clock, ids = world.store, world.clock, SeededIds(Random(7))
+
+        def ruled(vm: VirtualMachine | None) -> VirtualMachine:
+            assert vm is not None
+            return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, affinity=RULES))
+
+        for name in ("vm-1", "vm-2"):
+            await compare_and_swap(store, VirtualMachine, name, ruled, clock=clock, half="spec")
+        gathered = await gather(store, FailoverSettings(), in_flight=in_flight)
+        vms = {vm.name: vm async for vm in list_all(store, VirtualMachine)}
+        moves = group_moves(gathered, vms, "web", "kvm-2")
+        assert [one.vm for one in moves] == ["vm-1", "vm-2"]
+        assert await move_together(store, clock, ids, moves) == ""
+        (group,) = groups_in([vm_of(world, "vm-1"), vm_of(world, "vm-2")])
+        assert (group.hosts, group.together) == (("kvm-2",), True)
+        assert {name: world.running(name) for name in ("vm-1", "vm-2")} == {"vm-1": ("kvm-2",), "vm-2": ("kvm-2",)}
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-1")))
 
 
 def full(host: Hypervisor | None) -> Hypervisor:
