@@ -16,11 +16,13 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.cli.decide import decision_table
 from outlive.cli.why import why_lines
+from outlive.failover.failback import FailBackObstacle, FailBackResult
 from outlive.node.fencing.states import CONDEMN, CondemnView
 from outlive.recovery.why import Why, why
 from outlive.resources import (
     Assigned,
     Condition,
+    DecisionRecord,
     FencingSpec,
     Holder,
     Hypervisor,
@@ -34,10 +36,13 @@ from outlive.resources import (
     RecoveryStep,
     StartOrder,
     VirtualMachine,
+    VirtualMachineSpec,
     VirtualMachineStatus,
 )
 from outlive.resources.codec import encode
 from outlive.resources.memberships import FencePhase
+from outlive.resources.policies import Failback, PreferredHosts
+from outlive.resources.reasons import FailBackReason, reason
 from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.trail import Trail
@@ -325,3 +330,28 @@ def test_a_vm_that_was_restarted_by_a_wrong_proof_is_to_be_checked() -> None:
     assert warning in [link.text for link in explained("vm-1", recovery(), distrusted=("power",)).chain]
     for trusted in ((), ("watchdog",)):
         assert warning not in [link.text for link in explained("vm-1", recovery(), distrusted=trusted).chain]
+
+
+def test_a_vm_that_does_not_go_back_to_the_host_that_it_prefers_says_what_blocks_it() -> None:
+    blocked = FailBackObstacle(vm="vm-1", host="h1", why=reason(FailBackReason.COVERAGE, host="h1"))
+    output = encode(FailBackResult(blocked=(blocked,))).decode()
+    record = DecisionRecord(
+        metadata=ObjectMeta(name="d1"), decision="failover.failback", by="ctl", at=MOMENT, output=output
+    )
+
+    def texts(host: str, failback: Failback) -> list[str]:
+        async def scene() -> Why:
+            store = MemoryStore(CLOCK, SeededIds(Random(1)))
+            spec = VirtualMachineSpec(failback=failback, preferred_hosts=PreferredHosts(weights={"h1": 10}))
+            holder = Holder(hypervisor=host, member_uid="u", epoch=1, run_id="r", seen="running")
+            status = VirtualMachineStatus(assigned=Assigned(hypervisor=host), holders=(holder,))
+            store.load([record, VirtualMachine(metadata=ObjectMeta(name="vm-1"), spec=spec, status=status)])
+            return await why(store, "vm-1", SEEN)
+
+        return [link.text for link in run(scene()).chain]
+
+    said = str(blocked)
+    assert said.startswith("vm-1 does not go back to h1, which it prefers: ")
+    assert said in texts("h3", "auto")
+    assert said not in texts("h1", "auto"), "it is there by now"
+    assert said not in texts("h3", "never"), "nobody wants it to"
