@@ -84,7 +84,7 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
     host; ``Conflict`` while something of it is under way; ``Refused`` where a rule, the host itself or the lack of room
     forbids it for any of them.
     """
-    whole = _whole(vms, group)
+    whole = _whole_group(vms, group)
     target = next((one for one in gathered.observation.hypervisors if one.name == host), None)
     if target is None:
         raise NotFound(f"there is no host {host}", remedy="outlive host list")
@@ -121,7 +121,7 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
     return tuple(VmMove(vm=vm.name, source=vm.host, host=host) for vm in going)
 
 
-def _whole(vms: Mapping[str, VirtualMachine], group: str) -> tuple[Demands, ...]:
+def _whole_group(vms: Mapping[str, VirtualMachine], group: str) -> tuple[Demands, ...]:
     """The VMs of an affinity group, and those that are to be with them by way of others."""
     ruled = [demands_of(vm) for vm in vms.values() if vm.spec.affinity_rules]
     policies = {rule.policy: one for one in ruled for rule in one.rules if rule.group == group}

@@ -81,9 +81,9 @@ class LivenessController:
         """Compare and write, for ever."""
         while True:
             await self._clock.sleep(LOOK_S)
-            await self.look()
+            await self.write_conditions()
 
-    async def look(self) -> None:
+    async def write_conditions(self) -> None:
         """Have the conditions say what is seen now. While this process sees nothing they stay."""
         life = self.now()
         if life.sight.blind:

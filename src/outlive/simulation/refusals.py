@@ -49,7 +49,7 @@ class Readable(Protocol):
 def refusal_of(store: Readable, write: Write, host: str, names: tuple[str, ...]) -> Refusal | None:
     """Why the server would refuse this write to a process on that host that writes under these names; ``None`` where it
     would not."""
-    before, after, host = write.before, _wanted(write), host if OF_HOSTS.intersection(names) else ""
+    before, after, host = write.before, _object_after(write), host if OF_HOSTS.intersection(names) else ""
     needed = needed_facts(host, before, after)
     facts = _read_facts(store, needed)
     if not host:
@@ -66,7 +66,7 @@ def refusal_of(store: Readable, write: Write, host: str, names: tuple[str, ...])
     return Refusal(why, needed != NOTHING_ELSE or fences != coordinates) if why else None
 
 
-def _wanted(write: Write) -> Resource | None:
+def _object_after(write: Write) -> Resource | None:
     """The object after the write, as the server judges it: ``None`` for a deletion, also one that only marks it, and
     the last state of one that goes because its last finalizer is removed."""
     if write.before is not None and write.before.deleting:

@@ -71,7 +71,7 @@ class BriefCalls:
     ) -> tuple[int, bytes]:
         """The status and body of any answer; ``Unavailable``, for writes ``Unknown`` if it may have been applied."""
         request = _request(method, url, headers, body)
-        connection = await self._kept(url) or await self._open(url, tls)
+        connection = await self._kept_connection(url) or await self._open(url, tls)
         again = False
         try:
             connection.writer.write(request)
@@ -92,7 +92,7 @@ class BriefCalls:
         for connection in idle:
             await _end(connection)
 
-    async def _kept(self, url: str) -> _Connection | None:
+    async def _kept_connection(self, url: str) -> _Connection | None:
         """An idle connection to the same server that both sides still keep."""
         while self._idle:
             connection = self._idle.pop()

@@ -38,7 +38,7 @@ class HttpSession:
             ) as answer:
                 return answer.status, await read_answer(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._lost(error, writing=method != "GET") from error
+            raise self._error_of(error, writing=method != "GET") from error
 
     @asynccontextmanager
     async def watch(
@@ -53,7 +53,7 @@ class HttpSession:
             ) as answer:
                 yield answer
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._lost(error, writing=False) from error
+            raise self._error_of(error, writing=False) from error
 
     async def close(self) -> None:
         """Close all connections."""
@@ -74,7 +74,7 @@ class HttpSession:
             self._session._retry_connection = False
         return self._session
 
-    def _lost(self, error: Exception, *, writing: bool) -> OutliveError:
+    def _error_of(self, error: Exception, *, writing: bool) -> OutliveError:
         """What a failing connection means: certainly not applied, or perhaps."""
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             return not_believed(getattr(error, "certificate_error", error), self._base)

@@ -369,7 +369,7 @@ def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
     if named and name not in flavors:
         name = named["name"]
     host = item.text(*HOST_FIELDS)
-    vcpus, ram = _whole(embedded.get("vcpus")), _whole(embedded.get("ram"))
+    vcpus, ram = _whole_number(embedded.get("vcpus")), _whole_number(embedded.get("ram"))
     resources = Amounts(cpu=vcpus * 1000, memory=ram * MIB) if vcpus is not None and ram is not None else None
     specs = embedded.get("extra_specs")
     return VmRecord(
@@ -382,14 +382,14 @@ def _server(item: Item, names: _Names, flavors: set[str]) -> VmRecord:
         zone=item.text("OS-EXT-AZ:availability_zone", "Availability Zone") or None,
         host=(names.find(host) if host and host != "None" else "") if item.known(*HOST_FIELDS) else None,
         phase=item.text("Status") or None,
-        disk_gib=_whole(embedded.get("disk")),
+        disk_gib=_whole_number(embedded.get("disk")),
         extra_specs={str(k): str(v) for k, v in specs.items()} if isinstance(specs, dict) else None,
         os_type=None,
         server_group=_group(item.get("server_groups")),
     )
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     """A whole number, also as text; ``None`` for anything else."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value):
         return int(value)
