@@ -26,7 +26,7 @@ CRASHES: Final = {
     "controller": ("kill-controller", {"names": ["ctl-1"]}),
 }
 AFTER_S: Final = (0.0, 0.5, 3.0)
-"""When it crashes after the request: before it is read, while it is answered, while it is done, and after that."""
+"""When it crashes after the request: before it is read, while it is done, and after that."""
 LIMIT_S: Final = 300.0
 """Longer than a fence by power, a start elsewhere and the wait for a guest that does not shut down."""
 DOWN: Final = ("stop", "shutdown", "disable")
