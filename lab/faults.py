@@ -198,9 +198,19 @@ def _wait_for_all(lab: Lab, judge: Judge) -> str:
             if one.get("fault", {}).get("subject", {}).get("kind") == "VirtualMachine"
         }
         if left - set(why):
-            raise LabError(f"neither written to nor held with a reason: {' '.join(sorted(left - set(why)))}") from None
+            reasons = "\n".join(_explain(lab, name) for name in sorted(left - set(why)))
+            raise LabError(f"neither written to nor held with a reason: {reasons}") from None
         return "; ".join(f"{name}: {why[name]}" for name in sorted(left))
     return ""
+
+
+def _explain(lab: Lab, name: str) -> str:
+    """What the product says of a guest, and where it has a process."""
+    try:
+        said = lab.outlive("why", name)
+    except LabError as error:
+        said = str(error)
+    return f"{name} (processes on {story.places(lab)[name]}):\n{said}"
 
 
 def _signal(pid: int, number: int) -> bool:
