@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,12 +206,10 @@ def _wait_for_all(lab: Lab, judge: Judge) -> str:
 
 
 def _explain(lab: Lab, name: str) -> str:
-    """What the product says of a guest, and where it has a process."""
-    try:
-        said = lab.outlive("why", name)
-    except LabError as error:
-        said = str(error)
-    return f"{name} (processes on {story.places(lab)[name]}):\n{said}"
+    """What the product says of a guest that does not run, whatever its exit code, and where it has a process."""
+    asked = lab.outlive_command("why", name, "-o", "wide")
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=ORDER_S)
+    return f"{name} (processes on {story.places(lab)[name]}):\n{done.stdout}{done.stderr}"
 
 
 def _signal(pid: int, number: int) -> bool:

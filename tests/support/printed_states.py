@@ -37,6 +37,8 @@ PRINT_S: Final = 5.0
 APART_S: Final = 0.3
 HONEST: Final = ("server", "has not said of it")
 """Why nothing is known of a VM whose host renews: nobody answers, or what is written is of a former membership."""
+DOUBT: Final = ("may still run", "may not have ended")
+"""What is said of a VM that waits because a guest of its name may run elsewhere."""
 DISTURBED_S: Final = 30.0
 """So long after a disturbance of the store a server may still hear late of hosts."""
 SLACK_S: Final = 3.0
@@ -193,6 +195,11 @@ class PrintedStory(Story):
         """Whether the server that answers hears of the store as fast as it should."""
         return self.world.clock.monotonic() - self._disturbed_s > DISTURBED_S
 
+    def _is_held(self, host: str) -> bool:
+        """Whether nobody has condemned it: what a host says that is being fenced is no longer believed."""
+        member = self.world.store.look(Membership, host)
+        return member is not None and member.record.state == "Held"
+
     def _is_gone(self, host: str) -> bool:
         return self._age_s(host) > self._limit_s(host)
 
@@ -212,11 +219,13 @@ class PrintedStory(Story):
             still_s = now_s - self._ran_s[name]
             if VmLife.RUNNING in text.split(":")[0] and still_s > limit_s:
                 yield f"{where}: {name} is called {text}, and has not run for {still_s:.0f} s"
-            down = text.startswith((VmLife.WAITING, VmLife.DOWN, VmLife.STOPPED)) and "may still run" not in text
+            down = text.startswith((VmLife.WAITING, VmLife.DOWN, VmLife.STOPPED)) and not any(
+                one in text for one in DOUBT
+            )
             rested_s = now_s - self._rested_s[name]
             if down and rested_s > limit_s and not self.world.truth.lied:
                 yield f"{where}: {name} is called {text}, and has run for {rested_s:.0f} s"
-            well = hosts and not any(self._age_s(host) > SLACK_S for host in hosts)
+            well = hosts and all(self._is_held(host) and self._age_s(host) <= SLACK_S for host in hosts)
             if (
                 text.startswith(VmLife.UNKNOWN)
                 and not any(one in text for one in HONEST)
