@@ -194,9 +194,9 @@ def _wait_for_all(lab: Lab, judge: Judge) -> str:
         if judge.violations:
             raise
         why = {
-            one["fault"]["subject"]["name"]: one["fault"].get("message", "")
+            one["subject"]["name"]: one["message"]
             for one in lab.objects("faults")
-            if one.get("fault", {}).get("subject", {}).get("kind") == "VirtualMachine"
+            if one["subject"]["kind"] == "VirtualMachine" and not one["ended"]
         }
         if left - set(why):
             reasons = "\n".join(_explain(lab, name) for name in sorted(left - set(why)))
