@@ -186,10 +186,11 @@ def fleet_lines(explanation: FleetExplanation, named: VmColumns, *, wide: bool) 
         names = one.vms if wide else one.vms[:3]
         more = one.count - len(names)
         which = ", ".join(map(named.text, names)) + (f" and {more:,} more" if more > 0 else "")
-        rows.append((one.count, one.reason, one.who, named.sentence(one.text), which))
+        rows.append((one.count, one.reason, one.who, which, named.sentence(one.text)))
     if explanation.everybody:
         lines.append(_sentence(named.sentence(explanation.everybody)))
-    return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
+    titles = ("VMs", "Reason", "Need", "Which", "What helps")
+    return [*lines, *cut_table(titles, rows, numbers=("VMs",), advice=True)]
 
 
 def _sentence(text: str) -> str:
