@@ -25,7 +25,7 @@ from outlive.base.clock import Instant, as_datetime, as_instant
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.base.phrases import listing, shown_age
 from outlive.base.quantity import parse_quantity
-from outlive.cli.access import Access, all_objects
+from outlive.cli.access import Access, WriteAccess, all_objects
 from outlive.cli.arguments import Yes, names_from_server
 from outlive.cli.output import (
     Form,
@@ -466,7 +466,7 @@ OBJECTS_NAMED = 5
 
 
 async def delete(
-    access: Access,
+    access: WriteAccess,
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.", autocompletion=complete_object)],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,
