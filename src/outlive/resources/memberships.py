@@ -317,8 +317,8 @@ class Delivery(Part, frozen=True, kw_only=True):
 
 
 class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
-    """Who was notified of the active fault of the same name; it goes once they were notified that the fault has ended. One
-    document."""
+    """Who was notified of the active fault of the same name; it goes once they were notified that the fault has ended.
+    One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="notifications",
