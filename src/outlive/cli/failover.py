@@ -146,7 +146,10 @@ async def explain(
     one = choose(vm_names(gathered.vms), vm, "VM", remedy="see outlive vm list")
     explanation = explainer.explain(one.id, shown=SHOWN if output.form is Form.TABLE else None)
     named = vm_columns(gathered.vms)
-    output.show(explanation, lambda: [*([one.text] if one.name else []), *vm_lines(explanation, named, one.id)])
+    output.show(
+        explanation,
+        lambda: [*([one.text] if one.name not in ("", one.id) else []), *vm_lines(explanation, named, one.id)],
+    )
     return None if explanation.covered else ExitCode.NO
 
 

@@ -42,7 +42,7 @@ class ObjectNames(msgspec.Struct, frozen=True, omit_defaults=True):
     def text(self) -> str:
         """For people: the display name with its project, and the id."""
         project = f"{self.project}/" if self.project else ""
-        return f"{project}{self.name} ({self.id})" if self.name else self.id
+        return f"{project}{self.name} ({self.id})" if self.name and self.name != self.id else f"{project}{self.id}"
 
 
 def names_of(item: Resource) -> ObjectNames:

@@ -12,7 +12,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.store.memory import MemoryStore
-from outlive.store.naming import MATCHES, names_by_id
+from outlive.store.naming import MATCHES, ObjectNames, names_by_id
 
 
 class CountedReads(MemoryStore):
@@ -44,3 +44,9 @@ def test_names_of_many_vms_cost_one_listing_and_of_none_nothing(wanted: int, pag
         return len({one.name for one in found}), store.pages, store.reads
 
     assert run(asked_for()) == (wanted, pages, reads)
+
+
+def test_a_display_name_that_is_the_id_is_shown_once() -> None:
+    assert ObjectNames("vm-1", "vm-1").text == "vm-1"
+    assert ObjectNames("vm-1", "vm-1", "shop").text == "shop/vm-1"
+    assert ObjectNames("9b2f", "web", "shop").text == "shop/web (9b2f)"
