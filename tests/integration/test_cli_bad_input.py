@@ -63,6 +63,8 @@ def refused(result: Result, code: int, *words: str) -> None:
         (HOSTS, f"id,cpu,memory,host\n{'v' * 254},4,8Gi,h0\n", ("vms.csv:2", "254 characters")),
         (HOSTS, "id,cpu,memory,host,status\nv0,4,8Gi,h0,sleeps\n", ("vms.csv:2", "'sleeps'", "--status-map", "halted")),
         (HOSTS, "id,cpu,memory,host\nv0,4,16384,h0\n", ("vms.csv:2", "memory 16Ki", "memory=COLUMN:Mi")),
+        (HOSTS, "id,cpu,memory,host,disk\nv0,4,8Gi,h0,-5\n", ("vms.csv:2", "negative diskGib: -5")),
+        (HOSTS, "id,cpu,memory,host,disk\nv0,4,8Gi,h0,2000000\n", ("vms.csv:2", "diskGib 2000000", "at most 1048576")),
         ("", VMS, ("hosts.csv:1", "is empty")),
         ("name:cpu:memory\n", VMS, ("hosts.csv:1", "no column for name")),
     ],

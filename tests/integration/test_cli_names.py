@@ -25,6 +25,16 @@ kind: ProjectQuota
 metadata: {name: quota-p-2-z}
 spec: {projectID: p-2, projectName: shop, availabilityZone: z, quota: {}}
 """
+EVENT = f"""apiVersion: outlive.dev/v1alpha1
+kind: Event
+metadata: {{name: moved}}
+regarding: {{kind: VirtualMachine, name: {AUTH}}}
+reason: Moved
+note: {AUTH} left {WEB_2} behind
+source: test
+firstSeen: "2026-01-01T00:00:00Z"
+lastSeen: "2026-01-01T00:00:00Z"
+"""
 SETTINGS = "failover:\n  flavorFailoverRequirements: {'*': 1}\n"
 
 
@@ -45,12 +55,14 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     (folder / "hosts.csv").write_text(HOSTS)
     (folder / "vms.csv").write_text(VMS)
     (folder / "quota.yaml").write_text(QUOTA)
+    (folder / "event.yaml").write_text(EVENT)
     state = folder / "state"
     state.mkdir(mode=0o700)
     (state / "outlive.yaml").write_text(SETTINGS)
     where = ("--state-dir", state)
     assert outlive("import", "csv", "--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv", *where).code == 0
     assert outlive("apply", "-f", folder / "quota.yaml", *where).code == 0
+    assert outlive("apply", "-f", folder / "event.yaml", *where).code == 0
     with up(state) as server:
         server.until("are covered by")
         yield Cloud(server.url, (state / "token").read_text().strip(), state)
@@ -117,6 +129,12 @@ def test_a_host_that_there_is_not_is_named_with_the_nearest(cloud: Cloud) -> Non
         ("whatif", "drain", "kvm-3"),
         ("whatif", "remove-host", "kvm-3"),
         ("failover", "tolerance"),
+        ("failover", "views", "hypervisors"),
+        ("failover", "views", "hypervisors-vms-res"),
+        ("failover", "views", "vms"),
+        ("failover", "views", "reservations"),
+        ("failover", "views", "all-servers"),
+        ("get", "events"),
     ],
     ids=" ".join,
 )

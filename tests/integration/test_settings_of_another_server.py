@@ -69,6 +69,14 @@ def test_a_plan_is_made_by_the_settings_of_the_server(clusters: TwoClusters) -> 
     assert said["after"]["required"] == 7
 
 
+def test_the_settings_that_are_shown_are_those_of_the_server_that_is_named(clusters: TwoClusters) -> None:
+    code, said, _ = clusters.ask("config", "show")
+    assert (code, said["failover"]["flavorFailoverRequirements"]) == (0, {"*": 1})
+    assert "api" not in said
+    _, here, _ = clusters.ask("config", "show", "--config", clusters.other / "outlive.yaml")
+    assert here["failover"]["flavorFailoverRequirements"] == {"other_*": 1}
+
+
 def test_a_file_that_is_given_counts_and_the_answer_says_so(clusters: TwoClusters) -> None:
     given = clusters.other / "outlive.yaml"
     _, said, beside = clusters.ask("failover", "coverage", "--config", given)

@@ -38,7 +38,7 @@ from outlive.resources import (
     Secret,
     VirtualMachine,
 )
-from outlive.resources.amounts import size_problems
+from outlive.resources.amounts import disk_problem, size_problems
 from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
@@ -87,6 +87,8 @@ def admitted(obj: Resource) -> tuple[str, ...]:
     if isinstance(obj, VirtualMachine | Flavor):
         for name, problem, remedy in size_problems(obj.spec.resources):
             raise Invalid(f"{obj.kind()} {obj.name} has {problem}", place=f"spec.resources.{name}", remedy=remedy)
+        if (wrong := disk_problem(obj.spec.disk_gib)) is not None:
+            raise Invalid(f"{obj.kind()} {obj.name} has {wrong[0]}", place="spec.diskGib", remedy=wrong[1])
     if isinstance(obj, VirtualMachine):
         check_vm_protection(obj.name, obj.spec.protection, obj.spec.restart_priority)
         _check_names(obj)

@@ -229,6 +229,12 @@ class Access:
         return read_token(path) if path.exists() else ""
 
 
+class WriteAccess(Access):
+    """The same for a command that writes or asks a server, and so takes no state file."""
+
+    __slots__ = ()
+
+
 def said_without_server(why: str, written: datetime | None) -> str:
     """The first line of an answer that no server gives; ``written``: when the store was written last."""
     last = shown_time(written) if written is not None else "nobody noted when"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlive.base.errors import BadInput, NotFound
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, table
 from outlive.drivers.audit_files import AUDIT_DIRECTORY, audit_files, read_lines
@@ -26,7 +26,7 @@ LISTED = 1000
 
 @command(app, "list")
 async def list_entries(
-    access: Access,
+    access: WriteAccess,
     output: Output,
     token: Annotated[str, typer.Option("--name", metavar="TOKEN", help="Only of this token.")] = "",
     about: Annotated[
@@ -54,7 +54,7 @@ async def list_entries(
 
 @command(app)
 async def verify(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     head: Annotated[
         str, typer.Option("--head", metavar="DIGEST", help="A digest that was logged before and must be among them.")

@@ -18,7 +18,7 @@ import typer
 
 from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.base.phrases import count_of, listing, shown_time
-from outlive.cli.access import Access, check_store_there
+from outlive.cli.access import Access, WriteAccess, check_store_there
 from outlive.cli.arguments import Yes, completing, host_names
 from outlive.cli.output import Report, progress, write
 from outlive.cli.questions import ask
@@ -38,7 +38,7 @@ PassphraseFile = Annotated[
 
 
 async def backup(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")],
     passphrase: Annotated[
@@ -178,7 +178,7 @@ SHOWN_KINDS = 6
 
 
 async def restore(
-    access: Access,
+    access: WriteAccess,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", help="What outlive backup wrote; or a copy of store.db, or of its directory."),

@@ -1,6 +1,7 @@
 """How commands are declared: plain functions, sync or async, whose common options are added here.
 
-A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``Output``
+A parameter of type ``Access`` becomes the options that say where the cluster's state is, one of type ``WriteAccess``
+the same without the state file, which is only read, one of type ``Output``
 those that say how to print and whether to go on watching, one of type ``ObjectOutput`` those of a list of objects as
 well, one of type ``Report`` how to print alone. A command returns its exit code, or ``None`` for yes.
 """
@@ -21,7 +22,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from outlive.base.errors import ExitCode
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.output import Form, ListForm, ObjectOutput, Output, Report, write
 from outlive.cli.parameters import PlainCommand, PlainGroup
 from outlive.runtime.selector import FairLoop
@@ -61,6 +62,7 @@ _ACCESS = {
         typer.Option("--insecure", envvar="OUTLIVE_INSECURE", help="Send the token over plain HTTP if need be."),
     ],
 }
+_WRITE_ACCESS = {name: option for name, option in _ACCESS.items() if name != "state"}
 _OUTPUT = {
     "form": Annotated[Form, typer.Option("--output", "-o", help="How to print.", case_sensitive=False)],
     "watch": Annotated[bool, typer.Option("--watch", "-w", help="Go on and print again whenever it changes.")],
@@ -72,6 +74,7 @@ _LISTING = {
 }
 _COMMON: dict[type, dict[str, Any]] = {
     Access: _ACCESS,
+    WriteAccess: _WRITE_ACCESS,
     Output: _OUTPUT,
     ObjectOutput: _LISTING,
     Report: {"form": _OUTPUT["form"]},

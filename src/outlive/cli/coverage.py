@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from outlive.base.phrases import listing
 from outlive.cli.output import cut_table, table
+from outlive.cli.values import gib_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def coverage_lines(result: CoverageResult, named: VmColumns, *, wide: bool = Fal
 
 
 def _amounts(of: Reserved | Bound) -> str:
-    return f"{of.cpu_milli / 1000:,.0f} cores, {of.memory_bytes / 2**30:,.0f} GiB"
+    return f"{of.cpu_milli / 1000:,.0f} cores, {gib_text(of.memory_bytes / 2**30)} GiB"
 
 
 def _reasons(result: CoverageResult) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,10 @@ import msgspec
 import typer
 
 from outlive.base.errors import ExitCode, Usage
-from outlive.cli.access import Access
+from outlive.cli.access import WriteAccess
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report, json_text, table, write
-from outlive.cli.settings import all_sections, config_file, host_sections, load
+from outlive.cli.settings import all_sections, config_file, host_sections, load, served_sections
 from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
@@ -82,21 +83,29 @@ _IN_QUERY = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 
 
 @command(config, "show")
-def show(access: Access, output: Report, file: Config = None) -> None:
-    """The settings that outlive up would start with here, with defaults filled in."""
+async def show(access: WriteAccess, output: Report, file: Config = None) -> None:
+    """The settings that outlive up would start with here, with defaults filled in; of --server, by which it plans."""
     from outlive.roles.settings import role_settings
     from outlive.runtime.units import encode_unit
 
+    if file is None and access.server:
+        async with access.open() as store:
+            served = await served_sections(store)
+        head = f"by which {access.source} plans; it keeps secrets and how it listens to itself"
+        output.show(served, lambda: _settings_lines(head, served))
+        return
     file = config_file(file, access.directory)
     sections = load(file)
     settings = role_settings(sections)
     shown: dict[str, Any] = {**sections, "failover": settings.failover, "scheduler": settings.scheduler}
     document = {name: msgspec.to_builtins(section, enc_hook=encode_unit) for name, section in shown.items()}
     _hide_secrets(document["failoverUpkeep"])
+    output.show(document, lambda: _settings_lines(f"from {file}" if file else "defaults and environment", document))
+
+
+def _settings_lines(head: str, document: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     rows = [(f"{name}.{key}", _text(value)) for name, section in document.items() for key, value in section.items()]
-    output.show(
-        document, lambda: [f"from {file}" if file else "defaults and environment", table(("key", "value"), rows)]
-    )
+    return [head, table(("key", "value"), rows)]
 
 
 @command(config, "reference")

@@ -146,7 +146,10 @@ async def explain(
     one = choose(vm_names(gathered.vms), vm, "VM", remedy="see outlive vm list")
     explanation = explainer.explain(one.id, shown=SHOWN if output.form is Form.TABLE else None)
     named = vm_columns(gathered.vms)
-    output.show(explanation, lambda: [*([one.text] if one.name else []), *vm_lines(explanation, named, one.id)])
+    output.show(
+        explanation,
+        lambda: [*([one.text] if one.name not in ("", one.id) else []), *vm_lines(explanation, named, one.id)],
+    )
     return None if explanation.covered else ExitCode.NO
 
 
@@ -186,10 +189,11 @@ def fleet_lines(explanation: FleetExplanation, named: VmColumns, *, wide: bool) 
         names = one.vms if wide else one.vms[:3]
         more = one.count - len(names)
         which = ", ".join(map(named.text, names)) + (f" and {more:,} more" if more > 0 else "")
-        rows.append((one.count, one.reason, one.who, named.sentence(one.text), which))
+        rows.append((one.count, one.reason, one.who, which, named.sentence(one.text)))
     if explanation.everybody:
         lines.append(_sentence(named.sentence(explanation.everybody)))
-    return [*lines, *cut_table(("VMs", "Reason", "Need", "What helps", "Which"), rows, numbers=("VMs",))]
+    titles = ("VMs", "Reason", "Need", "Which", "What helps")
+    return [*lines, *cut_table(titles, rows, numbers=("VMs",), advice=True)]
 
 
 def _sentence(text: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.ids import SystemIds
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Vms
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, cut_table, progress, write
@@ -51,7 +51,7 @@ def _rows(groups: tuple[GroupView, ...]) -> list[tuple[str, ...]]:
 
 @command(app, "set")
 async def set_policy(
-    access: Access,
+    access: WriteAccess,
     name: Annotated[str, typer.Argument(metavar="GROUP", help="A group; one that is not there is made.")],
     policy: Annotated[
         str, typer.Argument(metavar="POLICY", help="[soft-]affinity, [soft-]anti-affinity, or none: not in it.")

@@ -12,7 +12,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
 from outlive.base.phrases import listing, visible
 from outlive.cli import operator
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
 from outlive.cli.liveness import read_liveness
@@ -235,19 +235,19 @@ async def is_primary(
 
 
 @command(app)
-async def primary(access: Access, host: OneHost, wait: Wait = False) -> None:
+async def primary(access: WriteAccess, host: OneHost, wait: Wait = False) -> None:
     """Make a coordinator the primary: the one that has the role stops its duties and hands it over."""
     await _request(access, "primary", host, wait=wait)
 
 
 @command(app)
-async def secondary(access: Access, host: OneHost, wait: Wait = False) -> None:
+async def secondary(access: WriteAccess, host: OneHost, wait: Wait = False) -> None:
     """Have the primary give up its role to another coordinator."""
     await _request(access, "secondary", host, wait=wait)
 
 
 @command(app)
-async def release(access: Access, host: OneHost) -> None:
+async def release(access: WriteAccess, host: OneHost) -> None:
     """Let a host that died too often out of its quarantine: it takes VMs again."""
     async with access.open(write=True) as store:
         write(f"{await release_host(store, access.clock, host, word=SystemIds().uuid())}\n")
@@ -255,7 +255,7 @@ async def release(access: Access, host: OneHost) -> None:
 
 @command(app)
 async def trust(
-    access: Access,
+    access: WriteAccess,
     host: OneHost,
     kinds: Annotated[list[str], typer.Argument(metavar="KIND", help="Kinds of proof: power, watchdog, cut.")],
     yes: Yes = False,
@@ -269,7 +269,7 @@ async def trust(
 
 
 @command(app)
-async def promote(access: Access, hosts: Hosts) -> None:
+async def promote(access: WriteAccess, hosts: Hosts) -> None:
     """Make hosts coordinators: their daemons, once restarted, watch the others and fence them (spec.mode)."""
     async with access.open(write=True) as store:
         for host in host_names(hosts):
@@ -277,7 +277,7 @@ async def promote(access: Access, hosts: Hosts) -> None:
 
 
 @command(app)
-async def demote(access: Access, hosts: Hosts) -> None:
+async def demote(access: WriteAccess, hosts: Hosts) -> None:
     """Have hosts be coordinators no more (spec.mode). The last one is refused."""
     async with access.open(write=True) as store:
         for host in host_names(hosts):
@@ -286,7 +286,7 @@ async def demote(access: Access, hosts: Hosts) -> None:
 
 @command(app, "shutdown-policy")
 async def shutdown_policy(
-    access: Access,
+    access: WriteAccess,
     texts: Annotated[
         list[str],
         typer.Argument(metavar="[HOST…] POLICY", help=f"Hosts, and one of {', '.join((*SHUTDOWN_POLICIES, DEFAULT))}."),

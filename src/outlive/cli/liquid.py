@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from outlive.base.errors import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Yes
 from outlive.cli.commitments_ask import (
     Amount,
@@ -63,7 +63,7 @@ async def serving(access: Access) -> AsyncIterator[tuple[Store, LiquidCalls]]:
 
 
 async def request(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     project: Project = "",
     flavor_group: Group = "",
@@ -81,7 +81,7 @@ async def request(
 ) -> ExitCode | None:
     """Commit to capacity, as Limes would ask for it; exit code 1 if it is refused.
 
-    Where Limes is asked for its commitments, it is their owner: one that it does not list is told as a disagreement.
+    Where Limes is asked for its commitments, it is their owner: one that it does not list is shown as a disagreement.
     """
     from outlive.base.clock import as_datetime
     from outlive.base.ids import SystemIds
@@ -131,7 +131,7 @@ async def request(
 
 
 async def delete(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     uuid: Uuid,
     yes: Yes = False,
@@ -276,7 +276,7 @@ class E2eSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 async def e2e(
-    access: Access,
+    access: WriteAccess,
     config: Annotated[
         str, typer.Argument(metavar="[JSON]", help='Such as {"azs": ["zone-a"]}; keys are in the reference.')
     ] = "{}",

@@ -54,7 +54,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "why": Entry("why", "How a VM came to run where it runs, or why a host is thought dead."),
     "fence": Entry("operator", "Have a host declared dead, assert that it is off; or let fencing go on: release."),
     "acknowledge": Entry("operator", "Have faults lower the cluster's health no more."),
-    "notify": Entry("notify", "Who is told of faults: send a test message.", "app"),
+    "notify": Entry("notify", "Who is notified of faults: send a test message.", "app"),
     "maintenance": Entry("operator", "Stop condemning silent hosts, or start it again."),
     "protect": Entry("operator", "Take a VM back into protection."),
     "unprotect": Entry("operator", "Take a VM out of protection: nobody restarts it elsewhere."),

@@ -7,19 +7,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from outlive.base.errors import ExitCode, NotFound, Usage
-from outlive.cli.access import Access
+from outlive.cli.access import WriteAccess
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report
 
 TEST_PATH: Final = "/notify/test"
 """Where a server sends test messages."""
 
-app = group("Who is told of faults, as section notify of outlive.yaml says.")
+app = group("Who is notified of faults, as section notify of outlive.yaml says.")
 
 
 @command(app, "test")
 async def send_test(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Which target; else all of them.")] = "",
 ) -> ExitCode | None:

@@ -25,7 +25,7 @@ from outlive.base.clock import Instant, as_datetime, as_instant
 from outlive.base.errors import BadInput, Conflict, NotFound, Usage
 from outlive.base.phrases import listing, shown_age
 from outlive.base.quantity import parse_quantity
-from outlive.cli.access import Access, all_objects
+from outlive.cli.access import Access, WriteAccess, all_objects
 from outlive.cli.arguments import Yes, names_from_server
 from outlive.cli.output import (
     Form,
@@ -40,7 +40,7 @@ from outlive.cli.output import (
 )
 from outlive.cli.questions import ask
 from outlive.cli.tables import TextTable
-from outlive.cli.vm_names import VmColumns, columns_of
+from outlive.cli.vm_names import VmColumns, columns_of, uuids_in
 from outlive.drivers.files import read_input
 from outlive.resources import KINDS, Coverage, Event, Fault, Hypervisor, Reservation, Resource, VirtualMachine
 from outlive.store import Selector, Store, list_all, read
@@ -124,23 +124,27 @@ async def get(
         lives = found in (VirtualMachine, Hypervisor) and output.form in (Form.TABLE, Form.WIDE)
         cells_of = (await read_liveness(store, access)).cells if lives and not output.names_only else None
         blocks = found is Fault and output.form is Form.TABLE and not output.names_only
-        named = await _names_of_subjects(store, objects) if blocks else VmColumns()
+        naming = blocks or (found is Event and output.form in (Form.TABLE, Form.WIDE) and not output.names_only)
+        named = await _names_of_subjects(store, objects) if naming else VmColumns()
     if order:
         objects = in_order(objects, order)
     if blocks and objects:
         output.render(fault_lines(objects, named))
         return
     empty = f"there are no {found.info.plural}{f' with the labels {selector}' if selector else ''}"
-    tables = [event_table(objects, access.clock.now(), wide=output.wide)] if found is Event else None
+    tables = [event_table(objects, named, access.clock.now(), wide=output.wide)] if found is Event else None
     output.objects(objects, single=bool(names) and len(objects) == 1, empty=empty, tables=tables, cells_of=cells_of)
 
 
 EVENT_ORDER = ".lastSeen"
 
 
-async def _names_of_subjects(store: Store, faults: Sequence[Any]) -> VmColumns:
-    subjects = [one.subject.name for one in faults if one.subject.kind == VirtualMachine.kind()]
-    return columns_of(await names_by_id(store, VirtualMachine, subjects))
+async def _names_of_subjects(store: Store, found: Sequence[Any]) -> VmColumns:
+    """The names of the VMs that faults or events are about, or name by UUID."""
+    subjects = [one.regarding if isinstance(one, Event) else one.subject for one in found]
+    texts = [one.note if isinstance(one, Event) else f"{one.message} {one.remedy}" for one in found]
+    vms = [one.name for one in subjects if one.kind == VirtualMachine.kind()]
+    return columns_of(await names_by_id(store, VirtualMachine, [*vms, *uuids_in(texts)]))
 
 
 def fault_lines(faults: Sequence[Any], named: VmColumns) -> list[str]:
@@ -200,7 +204,7 @@ def _rank(value: Any) -> tuple[int, float, str]:
         return 2, 0.0, text
 
 
-def event_table(events: Sequence[Any], now: Instant, *, wide: bool) -> TextTable:
+def event_table(events: Sequence[Any], named: VmColumns, now: Instant, *, wide: bool) -> TextTable:
     """Events, each with how long ago it was seen last."""
     rows = [
         (
@@ -208,9 +212,9 @@ def event_table(events: Sequence[Any], now: Instant, *, wide: bool) -> TextTable
             shown_age(now - as_instant(event.last_seen)),
             event.type,
             event.reason,
-            f"{event.regarding.kind.lower()}/{event.regarding.name}",
+            f"{event.regarding.kind.lower()}/{named.sentence(event.regarding.name)}",
             event.count,
-            event.note,
+            named.sentence(event.note, event.regarding.name),
         )
         for event in events
     ]
@@ -237,16 +241,23 @@ async def describe(
         life = await read_liveness(store, access)
         related = [(title, items) async for title, items in _related(store, item)]
         events = await _events(store, item)
+        named = await _names_of_subjects(store, events)
     document = {
         "object": to_builtins(item),
         "related": {title: [to_builtins(one) for one in items] for title, items in related},
         "events": [to_builtins(event) for event in events],
     }
-    output.show(document, lambda: _sections(item, related, events, life, wide=output.wide))
+    output.show(document, lambda: _sections(item, related, events, life, named, wide=output.wide))
 
 
 def _sections(
-    item: Resource, related: list[tuple[str, list[Resource]]], events: list[Event], life: ClusterLiveness, *, wide: bool
+    item: Resource,
+    related: list[tuple[str, list[Resource]]],
+    events: list[Event],
+    life: ClusterLiveness,
+    named: VmColumns,
+    *,
+    wide: bool,
 ) -> list[Any]:
     lines: list[Any] = yaml_text(item).splitlines()
     lines += [f"\nNow: {said}" for title, said in life.cells(item).items() if title == "State"]
@@ -256,7 +267,13 @@ def _sections(
     lines.append(f"\nEvents: {len(events) or 'none'}")
     if events:
         rows = [
-            (event.last_seen.isoformat(timespec="seconds"), event.type, event.reason, event.count, event.note)
+            (
+                event.last_seen.isoformat(timespec="seconds"),
+                event.type,
+                event.reason,
+                event.count,
+                named.sentence(event.note, item.name),
+            )
             for event in events
         ]
         lines.append(table(["Last", "Type", "Reason", "Count", "Note"], rows, numbers=["Count"]))
@@ -449,7 +466,7 @@ OBJECTS_NAMED = 5
 
 
 async def delete(
-    access: Access,
+    access: WriteAccess,
     kind: Annotated[str, typer.Argument(help="Kind, such as reservations.", autocompletion=complete_kind)],
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Which.", autocompletion=complete_object)],
     ignore_missing: Annotated[bool, typer.Option("--ignore-not-found", help="Missing ones are no error.")] = False,

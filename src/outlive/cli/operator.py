@@ -10,7 +10,7 @@ import typer
 from outlive.base.duration import duration_of_flag, format_duration
 from outlive.base.errors import ExitCode, Refused, Usage
 from outlive.base.phrases import listing
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import By, Hosts, MaybeHosts, OneHost, OneVm, Reason, Wait, Yes, host_names
 from outlive.cli.commands import command, default_group, group
 from outlive.cli.output import write
@@ -69,7 +69,7 @@ fence = default_group("Have a host declared dead, or let fencing go on: outlive 
 
 @command(fence, "host")
 async def fence_host(
-    access: Access,
+    access: WriteAccess,
     host: OneHost,
     reason: Reason = "",
     confirm_off: Annotated[
@@ -111,7 +111,7 @@ async def fence_host(
 
 
 @command(fence, "release")
-async def release(access: Access, reason: Reason = "", by: By = "", yes: Yes = False) -> None:
+async def release(access: WriteAccess, reason: Reason = "", by: By = "", yes: Yes = False) -> None:
     """Let fencing go on that a storm or its limit has stopped (spec.fencing.release of the cluster)."""
     if not reason:
         raise Usage("there is no reason", place="--reason", remedy='add --reason "..."')
@@ -121,7 +121,7 @@ async def release(access: Access, reason: Reason = "", by: By = "", yes: Yes = F
 
 
 async def acknowledge(
-    access: Access,
+    access: WriteAccess,
     faults: Annotated[list[str], typer.Argument(metavar="FAULT", help="As outlive get faults names it.")],
     undo: Annotated[bool, typer.Option("--undo", help="It lowers the health again.")] = False,
 ) -> None:
@@ -136,7 +136,7 @@ maintenance = group("Whether silent hosts are condemned.")
 
 @command(maintenance, "on")
 async def maintenance_on(
-    access: Access,
+    access: WriteAccess,
     hosts: MaybeHosts = None,
     duration: Annotated[str, typer.Option("--for", metavar="TIME", help="End by itself after this time.")] = "",
     domain: SomeDomains = None,
@@ -159,7 +159,7 @@ async def maintenance_on(
 
 @command(maintenance, "off")
 async def maintenance_off(
-    access: Access, hosts: MaybeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
+    access: WriteAccess, hosts: MaybeHosts = None, domain: SomeDomains = None, power: OnlyPower = False
 ) -> None:
     """Silent hosts are condemned again; shows who would have been meanwhile."""
     async with access.open(write=True) as store:
@@ -178,12 +178,12 @@ async def maintenance_status(access: Access) -> None:
         write(await status(store, access.clock) + "\n")
 
 
-async def drain(access: Access, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
+async def drain(access: WriteAccess, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
     """Empty hosts: their VMs move away, and they are not schedulable."""
     return await _set_drain(access, host_names(hosts), wait, drained=True)
 
 
-async def ready(access: Access, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
+async def ready(access: WriteAccess, hosts: Hosts, wait: Wait = False) -> ExitCode | None:
     """Make hosts schedulable again; VMs that were moved away come home."""
     return await _set_drain(access, host_names(hosts), wait, drained=False)
 
@@ -225,7 +225,7 @@ def _state_of(drained: bool) -> str:
 
 
 async def arm(
-    access: Access,
+    access: WriteAccess,
     hosts: MaybeHosts = None,
     cluster: WholeCluster = False,
     accept_single_store: Annotated[
@@ -253,7 +253,7 @@ async def arm(
 
 
 async def disarm(
-    access: Access,
+    access: WriteAccess,
     hosts: MaybeHosts = None,
     cluster: WholeCluster = False,
     mode: Annotated[
@@ -331,7 +331,7 @@ async def _set_armed(access: Access, hosts: list[str], *, armed: bool, yes: bool
 
 
 async def protect(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     hold: Annotated[
         bool, typer.Option("--hold", help="If its host dies it stays down until its start is requested.")
@@ -347,7 +347,7 @@ async def protect(
 
 
 async def unprotect(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     reason: Reason = "",
 ) -> None:

@@ -17,7 +17,7 @@ import typer
 
 from outlive.base.errors import BadInput, NotFound, Refused, Usage
 from outlive.base.phrases import count_of, listing
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import ObjectOutput, write
@@ -39,7 +39,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Which secret.")]
 
 @command(secret, "set")
 async def set_secret(
-    access: Access,
+    access: WriteAccess,
     name: Name,
     username: Annotated[str | None, typer.Option("--username", help="Who the value is the password of.")] = None,
     file: Annotated[
@@ -93,7 +93,7 @@ async def list_secrets(access: Access, output: ObjectOutput) -> None:
 
 
 @command(secret, "delete")
-async def delete_secret(access: Access, name: Name, yes: Yes = False) -> None:
+async def delete_secret(access: WriteAccess, name: Name, yes: Yes = False) -> None:
     """Delete a secret, and ask before; what uses it cannot be reached any more."""
     async with access.open(write=True) as store:
         found = await store.get(Secret, name, fresh=True)
@@ -104,7 +104,7 @@ async def delete_secret(access: Access, name: Name, yes: Yes = False) -> None:
 
 @command(secret, "rotate-key")
 async def rotate_key(
-    access: Access,
+    access: WriteAccess,
     finish: Annotated[
         bool, typer.Option("--finish", help="Every coordinator has the new key: seal all secrets for it alone.")
     ] = False,

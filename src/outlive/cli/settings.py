@@ -83,13 +83,20 @@ async def effective_settings(access: Access, store: Store, given: Path | None = 
     return await settings_for(store, None if access.state is not None else config_file(None, access.directory))
 
 
-async def _served_settings(access: Access, store: Store) -> RoleSettings:
-    from outlive.roles.settings import role_settings
-    from outlive.runtime.config import load_settings
+async def served_sections(store: Store) -> dict[str, dict[str, Any]]:
+    """The settings by which the server plans, by section. Errors of the store."""
     from outlive.store.http import HttpStore
 
     assert isinstance(store, HttpStore), "a server is asked over HTTP"
-    flags = _flags(await store.question(SETTINGS_PATH))
+    answer: dict[str, dict[str, Any]] = await store.question(SETTINGS_PATH)
+    return answer
+
+
+async def _served_settings(access: Access, store: Store) -> RoleSettings:
+    from outlive.roles.settings import role_settings
+    from outlive.runtime.config import load_settings
+
+    flags = _flags(await served_sections(store))
     if flags.get(VM_SOURCE) == "database":
         if access.own_server(access.address) is None:
             raise Refused(

@@ -8,7 +8,7 @@ import typer
 
 from outlive.base.errors import Usage
 from outlive.base.phrases import count_of, listing
-from outlive.cli.access import Access
+from outlive.cli.access import WriteAccess
 from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report
@@ -22,7 +22,7 @@ app = group("The server's own authority, by which hosts recognise it.")
 
 @command(app)
 async def rotate(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     finish: Annotated[
         bool, typer.Option("--finish", help="Every host believes the new authority: forget the old one.")

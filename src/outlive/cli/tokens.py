@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, Refused, Usage
-from outlive.cli.access import Access, living_server
+from outlive.cli.access import Access, WriteAccess, living_server
 from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, object_tables
@@ -32,7 +32,7 @@ app = group("Tokens of people, programs and hosts.")
 
 @command(app)
 async def create(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="How it is listed.")] = "",
     join: Annotated[bool, typer.Option("--join", help="For one host, which exchanges it for its own.")] = False,
@@ -127,7 +127,7 @@ async def list_tokens(access: Access, output: Output) -> None:
 
 @command(app)
 async def rotate(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")],
     lasts: Annotated[
@@ -167,7 +167,7 @@ async def rotate(
 
 @command(app)
 async def revoke(
-    access: Access,
+    access: WriteAccess,
     output: Report,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As token list has it.")],
     yes: Yes = False,

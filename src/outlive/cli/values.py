@@ -71,3 +71,8 @@ async def flavor_named(store: Store, name: str) -> FlavorSpec | None:
 def unknown_flavor(name: str) -> NotFound:
     """There is none of that name."""
     return NotFound(f"there is no flavor {name!r}", place="--flavor", remedy="see outlive get flavors")
+
+
+def gib_text(gib: float) -> str:
+    """GiB for people: whole ones, and tenths of few, so that a little is never shown as nothing."""
+    return f"{gib:,.0f}" if gib >= 10 or float(gib).is_integer() else f"{gib:,.1f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,9 @@ from outlive.cli.output import Output, table, write
 from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import synced_tables
 from outlive.cli.values import words
+from outlive.cli.vm_names import VmColumns, columns_of, vm_names
 from outlive.drivers.files import read_input
+from outlive.store.naming import ObjectNames
 
 if TYPE_CHECKING:
     from outlive.failover.report.views import Inventory, ViewOptions
@@ -57,9 +60,9 @@ async def views(
     options = _options({name: value for name, value in given.items() if value}, saved)
     async with access.open() as store:
         inventory = await _inventory(access, store)
-    made = make_views(inventory, options)
+    made, named = make_views(inventory, options), _named(inventory)
     documents = [_document(view) for view in made]
-    output.show(documents, lambda: [line for view in made for line in _lines(view)])
+    output.show(documents, lambda: [line for view in made for line in _lines(view, named)])
 
 
 def _options(given: dict[str, Any], file: Path | None) -> ViewOptions:
@@ -127,13 +130,37 @@ def _document(view: View) -> dict[str, Any]:
     return {**document, **({"note": view.note} if view.note else {})}
 
 
-def _lines(view: View) -> list[Any]:
-    shown = [[_text(name, value) for name, value in zip(view.columns, row, strict=True)] for row in view.rows]
-    if view.totals is not None:
-        shown.append([_text(name, value) for name, value in zip(view.columns, view.totals, strict=True)])
-    titles = [column.replace("Bytes", "") for column in view.columns]
+VM_COLUMNS = ("vm", "member")
+"""Columns of ids of VMs; where a VM has a display name, that goes first."""
+SENTENCE_COLUMNS = ("name", "otherVms", "problem")
+"""Columns of texts that may name VMs."""
+
+
+def _named(inventory: Inventory) -> VmColumns:
+    """The names of VMs: by the VM source, else by their hosts."""
+    reported = [ObjectNames(one.id, one.name) for host in inventory.hypervisors for one in host.status.instances]
+    return columns_of([*reported, *vm_names(inventory.servers or ())])
+
+
+def _lines(view: View, named: VmColumns) -> list[Any]:
+    kept = [name for name in view.columns if name != "name" or "vm" not in view.columns]
+    titles = [
+        title.replace("Bytes", "") for name in kept for title in (named.titles(name) if name in VM_COLUMNS else (name,))
+    ]
+    shown = []
+    for row in (*view.rows, *((view.totals,) if view.totals is not None else ())):
+        values = dict(zip(view.columns, row, strict=True))
+        shown.append([cell for name in kept for cell in _cells(name, values, named)])
     lines: list[Any] = [f"\n{view.title}", table(titles, shown) if shown else "nothing"]
     return [*lines, view.note] if view.note else lines
+
+
+def _cells(column: str, values: Mapping[str, Any], named: VmColumns) -> tuple[Any, ...]:
+    text = _text(column, values[column])
+    if column in VM_COLUMNS and isinstance(text, str | None):
+        return named.cells(text or "")
+    about = str(values.get("vm") or "")
+    return (named.sentence(text, about) if column in SENTENCE_COLUMNS and isinstance(text, str) else text,)
 
 
 def _text(column: str, value: Any) -> Any:

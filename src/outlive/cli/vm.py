@@ -10,7 +10,7 @@ import typer
 
 from outlive.base.errors import BadInput, ExitCode, Invalid, Usage
 from outlive.base.ids import SystemIds
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import OneVm, ToHost, Wait, Yes
 from outlive.cli.commands import command, group
 from outlive.cli.console import print_log
@@ -86,7 +86,7 @@ Downtime = Annotated[
 
 @command(app)
 async def define(
-    access: Access,
+    access: WriteAccess,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Domain XML of libvirt; - for standard input.")],
     to: ToHost = "",
     limit: Limit = None,
@@ -203,7 +203,7 @@ def _checked(vm: VirtualMachine, place: str, **changes: Any) -> VirtualMachine:
 
 @command(app)
 async def meta(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     limit: Limit = None,
     selector: Choosing = None,
@@ -327,7 +327,7 @@ def _facts(vm: VirtualMachine, life: ClusterLiveness) -> dict[str, Any]:
 
 @command(app)
 async def start(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     force: Annotated[bool, typer.Option("--force", help="Also where it is a mirror.")] = False,
     wait: Wait = False,
@@ -338,7 +338,7 @@ async def start(
 
 @command(app)
 async def stop(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     force: Annotated[bool, typer.Option("--force", help="Also where it is a mirror.")] = False,
     wait: Wait = False,
@@ -356,20 +356,20 @@ async def _ask_to_cut_power(access: Access, vm: str, yes: bool) -> None:
 
 
 @command(app)
-async def shutdown(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+async def shutdown(access: WriteAccess, vm: OneVm, wait: Wait = False) -> ExitCode | None:
     """Have the guest of a VM shut down; it is stopped where it does not in time."""
     return await _ask(access, vm, "shutdown", wait)
 
 
 @command(app)
-async def restart(access: Access, vm: OneVm, wait: Wait = False) -> ExitCode | None:
+async def restart(access: WriteAccess, vm: OneVm, wait: Wait = False) -> ExitCode | None:
     """Have the guest of a VM shut down, and start it again."""
     return await _ask(access, vm, "restart", wait)
 
 
 @command(app)
 async def disable(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     force: Annotated[bool, typer.Option("--force", help="Stop it at once, and ask before; also a mirror.")] = False,
     wait: Wait = False,
@@ -383,7 +383,7 @@ async def disable(
 
 @command(app)
 async def move(
-    access: Access, vm: OneVm, to: ToHost = "", force_live: ForceLive = False, wait: Wait = False
+    access: WriteAccess, vm: OneVm, to: ToHost = "", force_live: ForceLive = False, wait: Wait = False
 ) -> ExitCode | None:
     """Move a VM to another host, which is its home from then on."""
     return await _ask(access, vm, "move", wait, target=to, force_live=force_live)
@@ -391,7 +391,7 @@ async def move(
 
 @command(app)
 async def migrate(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     to: ToHost = "",
     force: Annotated[bool, typer.Option("--force", help="Also where it is away from home already.")] = False,
@@ -403,14 +403,16 @@ async def migrate(
 
 
 @command(app)
-async def unmigrate(access: Access, vm: OneVm, force_live: ForceLive = False, wait: Wait = False) -> ExitCode | None:
+async def unmigrate(
+    access: WriteAccess, vm: OneVm, force_live: ForceLive = False, wait: Wait = False
+) -> ExitCode | None:
     """Bring a VM home that was migrated."""
     return await _ask(access, vm, "unmigrate", wait, force_live=force_live)
 
 
 @command(app, "flush-locks")
 async def flush_locks(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     force: Annotated[
         bool,
@@ -429,7 +431,7 @@ async def flush_locks(
 
 @command(app)
 async def attach(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An <interface> of domain XML; - for standard input.")],
 ) -> None:
@@ -448,7 +450,7 @@ async def attach(
 
 @command(app)
 async def detach(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     device: Annotated[
         str, typer.Argument(metavar="DEVICE", help="Target or id of a disk, or MAC address of an interface.")
@@ -494,7 +496,7 @@ def _say(line: str) -> None:
 
 @command(app)
 async def rename(
-    access: Access, vm: OneVm, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new display name.")]
+    access: WriteAccess, vm: OneVm, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new display name.")]
 ) -> None:
     """Give a VM that is stopped or disabled another display name; its UUID stays."""
     async with access.open(write=True) as store:
@@ -502,7 +504,7 @@ async def rename(
 
 
 @command(app)
-async def undefine(access: Access, vm: OneVm, yes: Yes = False) -> None:
+async def undefine(access: WriteAccess, vm: OneVm, yes: Yes = False) -> None:
     """Stop a VM, wait until it is, and delete it. Its disks stay."""
     async with access.open(write=True) as store:
         found = await find_vm(store, vm)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from outlive.placement.vms import VmView
 
 ID_COLUMN: Final = "ID"
+_UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _WORD: Final = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?")
 """What may be the id of a VM in a sentence."""
 _IN_COMMAND: Final = re.compile(r"\boutlive [^;()]*\Z")
@@ -59,6 +60,11 @@ def vm_columns(vms: Iterable[VmView]) -> VmColumns:
 def columns_of(vms: Iterable[ObjectNames]) -> VmColumns:
     """The same for VMs of which only the names are known."""
     return VmColumns({vm.id: vm.name for vm in vms if vm.name and vm.name != vm.id})
+
+
+def uuids_in(texts: Iterable[str]) -> list[str]:
+    """What the texts name by UUID, as most VMs are."""
+    return [found for text in texts for found in _UUID.findall(text)]
 
 
 def vm_names(vms: Iterable[VmView]) -> list[ObjectNames]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from outlive.base.errors import Usage
-from outlive.cli.access import Access
+from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import OneVm
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, table, write
@@ -54,7 +54,7 @@ def selector_of(user: list[str] | None, protected: list[str] | None) -> Selector
 
 @command(tag, "add")
 async def add_tags(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     names: TagNames,
     protected: Annotated[bool, typer.Option("--protected", help="Only --force removes them.")] = False,
@@ -67,7 +67,7 @@ async def add_tags(
 
 @command(tag, "remove")
 async def remove_tags(
-    access: Access,
+    access: WriteAccess,
     vm: OneVm,
     names: TagNames,
     force: Annotated[bool, typer.Option("--force", help="Protected ones as well.")] = False,

@@ -15,7 +15,7 @@ from outlive.cli.arguments import Hosts, host_names
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, cut_table, progress, table
 from outlive.cli.snapshot import Config, Slots, look
-from outlive.cli.values import amounts, flavor_named, name_and_value, pattern_and_count, unknown_flavor
+from outlive.cli.values import amounts, flavor_named, gib_text, name_and_value, pattern_and_count, unknown_flavor
 from outlive.cli.vm_names import VmColumns, vm_columns
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _row(numbers: Numbers, level: Tolerated) -> tuple[Any, ...]:
         numbers.covered,
         numbers.slots,
         numbers.bound.slots,
-        f"{cores:,.0f} cores, {gib:,.0f} GiB",
+        f"{cores:,.0f} cores, {gib_text(gib)} GiB",
         level.fleet,
         zones,
     )

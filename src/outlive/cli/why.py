@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from outlive.base.errors import ExitCode
 from outlive.cli.access import Access
 from outlive.cli.arguments import VmOrHost
 from outlive.cli.liveness import read_sight
 from outlive.cli.output import Output, cut_table
-from outlive.cli.vm_names import VmColumns, columns_of
+from outlive.cli.vm_names import VmColumns, columns_of, uuids_in
 from outlive.recovery.why import why as ask
 from outlive.resources import Hypervisor, VirtualMachine
 from outlive.store import list_all
@@ -18,8 +17,6 @@ from outlive.store.naming import find_subject, names_by_id
 
 if TYPE_CHECKING:
     from outlive.recovery.why import Why
-
-_UUID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 async def why(
@@ -31,15 +28,10 @@ async def why(
     async with access.open() as store:
         hosts = {one.name: one async for one in list_all(store, Hypervisor)} if access.state is not None else {}
         answer = await ask(store, await find_subject(store, name), await read_sight(store, access, hosts))
-        named = columns_of(await names_by_id(store, VirtualMachine, [answer.subject, *_uuids(answer)]))
+        texts = (answer.summary, answer.remedy, *(link.text for link in answer.chain))
+        named = columns_of(await names_by_id(store, VirtualMachine, [answer.subject, *uuids_in(texts)]))
     output.show(answer, lambda: why_lines(answer, named, wide=output.wide))
     return None if answer.settled else ExitCode.NO
-
-
-def _uuids(answer: Why) -> list[str]:
-    """What the answer names by UUID, as most VMs are."""
-    texts = (answer.summary, answer.remedy, *(link.text for link in answer.chain))
-    return [found for text in texts for found in _UUID.findall(text)]
 
 
 def why_lines(answer: Why, named: VmColumns = VmColumns(), *, wide: bool) -> list[Any]:

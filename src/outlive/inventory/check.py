@@ -23,6 +23,7 @@ from outlive.inventory.records import (
     Inventory,
     VmRecord,
     check_amounts,
+    check_disk,
     name_objects,
 )
 from outlive.resources import (
@@ -116,7 +117,9 @@ def check_inventory(inventory: Inventory, existing: Existing, options: ImportOpt
         what = f"host {host.name!r}"
         check_amounts(host.capacity, host.place, problems, what=what, memory_least=HOST_MEMORY_LEAST)
     for flavor in flavors.values():
-        check_amounts(flavor.resources, flavor.place, problems, what=f"flavor {flavor.name!r}")
+        what = f"flavor {flavor.name!r}"
+        check_amounts(flavor.resources, flavor.place, problems, what=what)
+        check_disk(flavor.disk_gib, flavor.place, problems, what=what)
     away_hosts, kept_hosts = _away_hosts(inventory, hosts, existing, options.creator)
     away_vms = _away_vms(inventory, vms, existing, options.creator)
     there = hosts.keys() | (existing.hosts.keys() - (frozenset() if options.partial else away_hosts))
@@ -230,6 +233,7 @@ def _sized(
     """The VM with its sizes, those of its flavor where the source gives none, and with a flavor name."""
     problems = inventory.problems
     amounts = vm.resources
+    check_disk(vm.disk_gib, vm.place, problems, what=f"VM {vm.id!r}")
     if amounts is None:
         flavor = flavors.get(vm.flavor) or known.get(vm.flavor)
         if flavor is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.inventory.power_states import GuestPower
 from outlive.resources import Aggregate, Amounts
-from outlive.resources.amounts import MOST, size_problems
+from outlive.resources.amounts import MOST, disk_problem, size_problems
 from outlive.resources.documents import Problems
 from outlive.resources.meta import object_name
 from outlive.resources.reasons import Reason
@@ -182,6 +182,12 @@ def check_amounts(
     for name, problem, remedy in size_problems(amounts, memory_least=memory_least):
         if amounts[name] != 0:
             problems.add(place, f"{what} has {problem}", _unit_remedy(name, amounts[name], memory_least) or remedy)
+
+
+def check_disk(disk_gib: int | None, place: str, problems: Problems, *, what: str) -> None:
+    """Note disks of a VM or a flavor that no machine has."""
+    if disk_gib is not None and (wrong := disk_problem(disk_gib)) is not None:
+        problems.add(place, f"{what} has {wrong[0]}", wrong[1])
 
 
 def _unit_remedy(name: str, amount: int, memory_least: int) -> str:

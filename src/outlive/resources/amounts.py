@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.base.quantity import format_bytes, format_milli, parse_bytes, parse_milli
@@ -19,6 +21,8 @@ MEMORY = "memory"
 MOST: Final[Mapping[str, int]] = {CPU: 8_192_000, MEMORY: 2**50}
 """The most that a host or VM may have: 8,192 cores, and 1 PiB; of any other resource ``MOST_OF_OTHERS``."""
 MOST_OF_OTHERS: Final = 2**50
+MOST_DISK_GIB: Final = 2**20
+"""The most that the disks of a VM or a flavor may have: 1 PiB."""
 LEAST_MEMORY: Final = 2**20
 """The least memory of a host or VM: what has less was written in another unit."""
 
@@ -108,6 +112,15 @@ def size_problems(amounts: Amounts, *, memory_least: int = LEAST_MEMORY) -> Iter
 UNIT: Final = "check the unit"
 
 
+def disk_problem(disk_gib: int) -> tuple[str, str] | None:
+    """What is impossible about the size of the disks of a VM or a flavor: problem, remedy. No disk is fine."""
+    if disk_gib < 0:
+        return f"a negative diskGib: {disk_gib}", "correct the value or its unit"
+    if disk_gib > MOST_DISK_GIB:
+        return f"diskGib {disk_gib}, more than any machine", f"at most {MOST_DISK_GIB}; {UNIT}"
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _known(items: tuple[tuple[str, str], ...]) -> Amounts:
     """A cluster has many objects of few sizes: they share one instance, which is parsed and formatted once."""
@@ -134,3 +147,10 @@ def _format(name: str, amount: int) -> str:
     if name == CPU:
         return format_milli(amount)
     return format_bytes(amount) if name == MEMORY else str(amount)
+
+
+Size = Annotated[Amounts, msgspec.Meta(extra_json_schema={"minimum": 0})]
+"""The size of a VM, a flavor or a slot. The published schema refuses negative amounts and admission impossible ones
+(``size_problems``); decoding takes what an older version has stored."""
+DiskGib = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MOST_DISK_GIB})]
+"""The same of disks, by ``disk_problem``."""

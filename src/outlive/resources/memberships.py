@@ -304,21 +304,21 @@ TARGETS_LIMIT: Final = 16
 
 
 class Delivery(Part, frozen=True, kw_only=True):
-    """What one target was last told of a fault."""
+    """The last message to one target about a fault."""
 
     target: str
     """Its name in section ``notify`` of ``outlive.yaml``."""
     since: datetime
-    """``firstSeen`` of the fault that it was told of."""
+    """``firstSeen`` of the fault that the message was about."""
     at: datetime
-    """When it was told last."""
+    """When the last message was taken."""
     count: Annotated[int, Meta(ge=1)] = 1
-    """How often it was told that the fault is active."""
+    """How many messages said that the fault is active."""
 
 
 class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
-    """Who was told of the active fault of the same name; it goes once they were told that the fault has ended. One
-    document."""
+    """Who was notified of the active fault of the same name; it goes once they were notified that the fault has ended.
+    One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="notifications",

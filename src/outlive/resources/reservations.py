@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from outlive.resources.amounts import Amounts
+from outlive.resources.amounts import Amounts, Size
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers
 
 FAILOVER = "FailoverReservation"
@@ -29,7 +29,7 @@ class SpecAllocation(Part, frozen=True, kw_only=True):
     """A VM that a commitment slot is meant for."""
 
     creation_timestamp: datetime | None = None
-    resources: Amounts = Amounts()
+    resources: Size = Amounts()
 
 
 class CommittedSpec(Part, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class ReservationSpec(Part, frozen=True, kw_only=True):
     type: ReservationType
     scheduling_domain: str = "nova"
     availability_zone: str = ""
-    resources: Amounts = Amounts()
+    resources: Size = Amounts()
     start_time: datetime | None = None
     end_time: datetime | None = None
     target_host: str = ""

@@ -165,6 +165,7 @@ def _struct(struct: type[msgspec.Struct]) -> Schema:
 
 def _schema(info: types.Type) -> Schema:
     """The schema of one type; ``TypeError`` for a type that no kind has had so far."""
+    bounds = _bounds_of(info)
     info, most = limit_of(info)
     match info:
         case types.StructType():
@@ -176,7 +177,7 @@ def _schema(info: types.Type) -> Schema:
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType():
-            return {"type": "integer", "format": "int64"}
+            return {"type": "integer", "format": "int64"} | bounds
         case types.FloatType():
             return {"type": "number", "format": "double"}
         case types.DateTimeType():
@@ -192,7 +193,7 @@ def _schema(info: types.Type) -> Schema:
         case types.DictType():
             return {"type": "object", "additionalProperties": _schema(info.value_type), "maxProperties": most}
         case types.CustomType() if info.cls is Amounts:
-            return {"type": "object", "additionalProperties": quantity_schema()}
+            return {"type": "object", "additionalProperties": quantity_schema(bounds)}
         case _:
             raise TypeError(f"{info} has no schema yet")
 
@@ -205,13 +206,21 @@ def _union(info: types.UnionType) -> Schema:
     return _schema(members[0]) | {"nullable": True}
 
 
-def quantity_schema() -> Schema:
-    """A quantity, written as a number or as text."""
+def _bounds_of(info: types.Type) -> Schema:
+    """The range that the declaration of a field names for the schema alone; decoding does not check it."""
+    if not isinstance(info, types.Metadata):
+        return {}
+    declared = info.extra_json_schema or {}
+    return {word: declared[word] for word in ("minimum", "maximum") if word in declared}
+
+
+def quantity_schema(bounds: Schema) -> Schema:
+    """A quantity, written as a number or as text; a text has no minus sign where ``bounds`` allow none."""
     return {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "pattern": QUANTITY_PATTERN,
+        "pattern": QUANTITY_PATTERN.replace("[+-]", "[+]", 1) if bounds.get("minimum") == 0 else QUANTITY_PATTERN,
         "x-kubernetes-int-or-string": True,
-    }
+    } | bounds
 
 
 def summary(struct: type) -> str:

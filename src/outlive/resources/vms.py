@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from outlive.resources.amounts import Amounts
+from outlive.resources.amounts import Amounts, DiskGib, Size
 from outlive.resources.consoles import Vnc
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
@@ -79,9 +79,9 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     display_name: str = ""
     project: str = ""
     flavor: str = ""
-    resources: Amounts = Amounts()
+    resources: Size = Amounts()
     """``cpu``, ``memory``, and whatever else the inventory knows (``gpu``)."""
-    disk_gib: int = 0
+    disk_gib: DiskGib = 0
     extra_specs: dict[str, str] = {}
     os_type: str = ""
     definition: Annotated[str, Meta(max_length=262_144)] = ""
@@ -527,8 +527,8 @@ class FlavorSpec(Part, frozen=True, kw_only=True):
     """A VM size. The flavor's own name is a field, because a Nova flavor name need not be a DNS name."""
 
     flavor_name: str
-    resources: Amounts = Amounts()
-    disk_gib: int = 0
+    resources: Size = Amounts()
+    disk_gib: DiskGib = 0
     ephemeral_gib: int = 0
     extra_specs: dict[str, str] = {}
 

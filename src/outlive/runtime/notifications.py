@@ -44,12 +44,12 @@ class TargetSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """What targets of every kind are set to."""
 
     severities: tuple[Severity, ...] = (Severity.CRITICAL, Severity.WARNING)
-    """Of which faults it is told."""
+    """Of which faults it is notified."""
     repeat: Duration = Duration(4 * 3600.0)
     """How long after a message of a fault that goes on, and that nobody has acknowledged, the next one follows; 0:
     never."""
     resolved: bool = True
-    """Whether it is told when a fault has ended."""
+    """Whether it is notified when a fault has ended."""
     timeout: Duration = Duration(10.0)
     """How long one message may take, at most a minute."""
 
@@ -134,7 +134,7 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class NotifySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Who is told of faults, by names that you give them."""
+    """Who is notified of faults, by names that you give them."""
 
     cluster: str = ""
     """What messages call this cluster; empty: the server's host name."""

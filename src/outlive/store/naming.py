@@ -42,7 +42,7 @@ class ObjectNames(msgspec.Struct, frozen=True, omit_defaults=True):
     def text(self) -> str:
         """For people: the display name with its project, and the id."""
         project = f"{self.project}/" if self.project else ""
-        return f"{project}{self.name} ({self.id})" if self.name else self.id
+        return f"{project}{self.name} ({self.id})" if self.name and self.name != self.id else f"{project}{self.id}"
 
 
 def names_of(item: Resource) -> ObjectNames:
@@ -127,8 +127,14 @@ async def find_vm(store: Store, text: str) -> VirtualMachine:
 
 
 async def names_by_id(store: Store, kind: type[Resource], ids: Collection[str]) -> list[ObjectNames]:
-    """What people call those of these objects that are there, at most ``MATCHES``. Errors of the store."""
-    wanted = [one for one in dict.fromkeys(ids) if is_object_name(one)][:MATCHES]
+    """What people call those of these objects that are there. Errors of the store.
+
+    More than ``MATCHES`` cost one listing.
+    """
+    wanted = [one for one in dict.fromkeys(ids) if is_object_name(one)]
+    if len(wanted) > MATCHES:
+        among = frozenset(wanted)
+        return [names_of(one) async for one in list_all(store, kind) if one.name in among]
     found = await _ask(store, kind, {"ids": ",".join(wanted)}) if wanted and kind is VirtualMachine else None
     if found is not None:
         return found

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
+import pytest
+from tests.support.command import outlive
 from tests.support.pages import ShownCommand, command_tree
 
+from outlive.cli.access import Access
 from outlive.cli.host import SAME_AS
 
 TREE: Final = {one.path: one for one in command_tree() if one.path != "guard"}
@@ -138,3 +142,61 @@ def test_what_cannot_be_undone_asks_and_takes_yes() -> None:
 def test_words_that_went_are_gone() -> None:
     assert "request" not in TREE
     assert "commitments what-if" not in TREE
+
+
+HOST: Final = "apiVersion: outlive.dev/v1alpha1\nkind: Hypervisor\nmetadata: {name: h1}\nspec: {}\n"
+GIVEN: Final = {
+    "import csv": ("--hosts", "h.csv"),
+    "import database": ("sqlite:///none.db",),
+    "whatif require": ("*=2",),
+    "failover explain": ("--fleet",),
+    "commitments explain": ("x",),
+    "commitments whatif": ("--any-host",),
+    "assess": ("csv", "--hosts", "h.csv", "--vms", "v.csv"),
+    "apply": ("-f", "h1.yaml"),
+    "group move": ("x", "h1"),
+}
+"""What reaches the state, where one word for each argument does not."""
+BEFORE: Final = {
+    f"import {form}" for form in ("database", "openstack", "proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")
+}
+"""They read what their source prints first, and write as ``import csv`` does."""
+STATELESS: Final = {"get", "config show", "assess", "failover verify"}
+"""They answer without any state, where it is not needed."""
+
+
+def test_no_command_has_an_option_for_a_state_file_and_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("h.csv").write_text("name,cpu,memory\nh1,8,64Gi\n")
+    Path("v.csv").write_text("id,cpu,memory,host\nv1,4,8Gi,h1\n")
+    Path("h1.yaml").write_text(HOST)
+    assert outlive("import", "csv", "--hosts", "h.csv", "--vms", "v.csv", "--state-dir", "dir").code == 0
+    Path("state.json").write_text(outlive("dump", "--state-dir", "dir").out)
+    writes: list[bool] = []
+    opened = Access._open
+
+    async def open_and_count(access: Access, write: bool, or_empty: bool) -> Any:
+        writes.append(write)
+        return await opened(access, write, or_empty)
+
+    monkeypatch.setattr(Access, "_open", open_and_count)
+    for path, one in TREE.items():
+        if "--state" not in words(one):
+            continue
+        writes.clear()
+        given = GIVEN.get(path) or [word for part in one.parameters if (word := _some_word(part))]
+        dry = ["--dry-run"] if "--dry-run" in words(one) else []
+        result = outlive(*path.split(), *given, *dry, "--state", "state.json")
+        assert True not in writes, (path, result)
+        assert "a state file is" not in result.err, (path, result)
+        assert writes or path in STATELESS | BEFORE, (path, result)
+
+
+def _some_word(parameter: Any) -> str:
+    """A word for an argument; none for an option."""
+    if parameter.param_type_name != "argument":
+        return ""
+    name = parameter.metavar or parameter.name.upper()
+    return "h1" if "HOST" in name else "v1"

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from tests.support.command import outlive
 
+from outlive.cli.failover import fleet_lines
+from outlive.cli.tables import TextTable, table_lines
+from outlive.cli.vm_names import VmColumns
+from outlive.failover.analysis.explain.fleet import FleetExplanation
+from outlive.resources.codec import convert
+
 HOSTS = "name,zone,cpu,memory\nh1,a,8,16Gi\nh2,a,8,16Gi\nh3,a,8,16Gi\nh4,b,8,16Gi\nh5,a,16,32Gi\n"
 VMS = "id,host,cpu,memory,flavor,zone\nweb,h1,2,4Gi,small,a\ndb,h5,9,18Gi,large,a\nfar,h4,2,4Gi,small,b\n"
 
@@ -63,3 +69,19 @@ def test_a_question_about_nobody_or_nothing_is_refused(cloud: Path, arguments: t
     reported = outlive("failover", "explain", *arguments, "--state-dir", cloud)
     assert reported.code == code
     assert reported.line.startswith("outlive: ")
+
+
+def test_what_helps_a_fleet_is_read_whole_in_80_columns(cloud: Path) -> None:
+    answer = outlive("failover", "explain", "--fleet", "--state-dir", cloud, "-o", "json")
+    groups = convert(FleetExplanation, json.loads(answer.out))
+    shown = [
+        line
+        for part in fleet_lines(groups, VmColumns(), wide=False)
+        if isinstance(part, TextTable)
+        for line in table_lines(part, 80)
+    ]
+    text = " ".join(" ".join(shown).split())
+    assert max(map(len, shown)) <= 80
+    assert len(groups.groups) == 2
+    for group in groups.groups:
+        assert group.text in text

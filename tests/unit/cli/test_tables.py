@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from outlive.cli.output import coloured, fault_blocks, table
 from outlive.cli.tables import CUT, TextTable, cut_text, shown_width, table_lines, wrapped_lines
+from outlive.cli.values import gib_text
 
 NOTE = "it is not protected, because no other host has room for it"
 VMS = table(
@@ -130,3 +131,7 @@ def test_a_pipe_gets_whole_lines_whatever_columns_says(
     monkeypatch.setenv("COLUMNS", columns)
     Output().render([VMS])
     assert NOTE in capsys.readouterr().out
+
+
+def test_a_little_memory_is_never_shown_as_none() -> None:
+    assert [gib_text(gib) for gib in (0, 0.28, 9.5, 12.4, 5316)] == ["0", "0.3", "9.5", "12", "5,316"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from outlive.base.errors import BadInput
 from outlive.base.quantity import parse_bytes, parse_milli
-from outlive.inventory.records import Inventory
+from outlive.inventory.records import HostRecord, Inventory, VmRecord
 from outlive.inventory.selection import RowCondition, check_columns, selects
 from outlive.resources import Amounts
 
@@ -44,6 +44,26 @@ class Entry:
         except BadInput as error:
             self.problem(f"{what}: {error.message}", error.remedy)
             return None
+
+    def add_host(
+        self, name: str, what: str, *, cpu: tuple[str, ...], memory: tuple[str, ...], unit: str = "", **facts: Any
+    ) -> None:
+        """List the host, and record it where its sizes can be read. ``what``: the word of its source; ``facts``: more
+        fields of its record."""
+        self._inventory.listed_hosts.add(name)
+        capacity = self.amounts(f"{what} {name!r}", cpu=cpu, memory=memory, unit=unit)
+        if capacity is not None:
+            self._inventory.hosts.append(HostRecord(name=name, place=self.place, capacity=capacity, **facts))
+
+    def add_vm(
+        self, vm_id: str, what: str, *, cpu: tuple[str, ...], memory: tuple[str, ...], unit: str = "", **facts: Any
+    ) -> None:
+        """List the VM, and record it where its sizes can be read. ``what``: how its source calls it; ``facts``: more
+        fields of its record."""
+        self._inventory.listed_vms.add(vm_id)
+        resources = self.amounts(what, cpu=cpu, memory=memory, unit=unit)
+        if resources is not None:
+            self._inventory.vms.append(VmRecord(id=vm_id, place=self.place, resources=resources, **facts))
 
     def problem(self, message: str, remedy: str) -> None:
         """Note what is wrong with it."""

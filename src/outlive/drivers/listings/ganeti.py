@@ -18,7 +18,7 @@ from typing import Final
 from outlive.base.errors import BadInput
 from outlive.drivers.files import read_input
 from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import HostRecord, Inventory, VmRecord
+from outlive.inventory.records import Inventory
 from outlive.inventory.selection import Selection
 from outlive.resources.reasons import reason
 from outlive.resources.reasons.inventory import ImportNotice
@@ -53,10 +53,10 @@ def read_ganeti(paths: Sequence[Path], selection: Selection) -> Inventory:
             (nodes if kind == "node" else instances).append(Entry(values, f"{path}:{number}", inventory))
     inventory.has_hosts, inventory.has_vms = bool(nodes), bool(instances)
     for node in select(nodes, selection.hosts, inventory, "--host-where"):
-        _add_node(node, inventory)
+        _add_node(node)
     chosen = select(instances, selection.vms, inventory, "--where")
     for instance in chosen:
-        _add_instance(instance, inventory)
+        _add_instance(instance)
     if mirrored := sum(one.text("snode") not in ("", "-") for one in chosen):
         inventory.notices.append(reason(ImportNotice.MIRRORED_INSTANCES, count=mirrored))
     return inventory
@@ -117,28 +117,18 @@ def _sections(lines: list[str]) -> list[list[tuple[int, str]]]:
     return sections
 
 
-def _add_node(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("name")
-    inventory.listed_hosts.add(name)
-    capacity = entry.amounts(f"node {name!r}", cpu=("ctotal",), memory=("mtotal",), unit="Mi")
-    if capacity is None:
-        return
-    inventory.hosts.append(
-        HostRecord(
-            name=name,
-            place=entry.place,
-            capacity=capacity,
-            down=entry.text("offline").lower() in OFF,
-            disabled="it is drained" if entry.text("drained").lower() in OFF else "",
-        )
+def _add_node(entry: Entry) -> None:
+    entry.add_host(
+        entry.text("name"),
+        "node",
+        cpu=("ctotal",),
+        memory=("mtotal",),
+        unit="Mi",
+        down=entry.text("offline").lower() in OFF,
+        disabled="it is drained" if entry.text("drained").lower() in OFF else "",
     )
 
 
-def _add_instance(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("name")
-    inventory.listed_vms.add(name)
-    resources = entry.amounts(f"instance {name!r}", cpu=("vcpus",), memory=("memory",), unit="Mi")
-    if resources is None:
-        return
-    host, phase = entry.text("pnode"), entry.text("status")
-    inventory.vms.append(VmRecord(id=name, place=entry.place, resources=resources, host=host, phase=phase))
+def _add_instance(entry: Entry) -> None:
+    name, host, phase = entry.text("name"), entry.text("pnode"), entry.text("status")
+    entry.add_vm(name, f"instance {name!r}", cpu=("vcpus",), memory=("memory",), unit="Mi", host=host, phase=phase)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from outlive.base.errors import BadInput
 from outlive.drivers.files import read_input
 from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import HostRecord, Inventory, VmRecord
+from outlive.inventory.records import Inventory
 from outlive.inventory.selection import Selection
 from outlive.resources.documents import parse_json
 from outlive.resources.meta import ZONE_LABEL
@@ -38,9 +38,9 @@ def read_kubevirt(paths: Sequence[Path], selection: Selection) -> Inventory:
     inventory.has_hosts, inventory.has_vms = bool(nodes), bool(instances)
     workers = [one for one in nodes if one.text(SCHEDULABLE)]
     for node in select(workers, selection.hosts, inventory, "--host-where"):
-        _add_node(node, inventory)
+        _add_node(node)
     for instance in select(instances, selection.vms, inventory, "--where"):
-        _add_instance(instance, inventory)
+        _add_instance(instance)
     if others := len(nodes) - len(workers):
         inventory.notices.append(reason(ImportNotice.NODES_WITHOUT_VMS, count=others))
     return inventory
@@ -75,22 +75,16 @@ def _node(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_node(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("name")
-    inventory.listed_hosts.add(name)
-    capacity = entry.amounts(f"node {name!r}", cpu=("cpu",), memory=("memory",))
-    if capacity is None:
-        return
+def _add_node(entry: Entry) -> None:
     closed = "it is cordoned" if entry.flag("unschedulable") else ""
-    inventory.hosts.append(
-        HostRecord(
-            name=name,
-            place=entry.place,
-            capacity=capacity,
-            zone=entry.text(ZONE_LABEL) or None,
-            disabled=closed or ("" if entry.flag(SCHEDULABLE) else "KubeVirt may not run VMs there"),
-            down=entry.text("ready") not in ("", "True"),
-        )
+    entry.add_host(
+        entry.text("name"),
+        "node",
+        cpu=("cpu",),
+        memory=("memory",),
+        zone=entry.text(ZONE_LABEL) or None,
+        disabled=closed or ("" if entry.flag(SCHEDULABLE) else "KubeVirt may not run VMs there"),
+        down=entry.text("ready") not in ("", "True"),
     )
 
 
@@ -116,23 +110,17 @@ def _instance(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_instance(entry: Entry, inventory: Inventory) -> None:
+def _add_instance(entry: Entry) -> None:
     name, namespace, phase = entry.text("name"), entry.text("namespace"), entry.text("phase")
-    uid = entry.text("uid") or f"{namespace}.{name}"
-    inventory.listed_vms.add(uid)
-    resources = entry.amounts(f"{INSTANCE} {namespace}/{name}", cpu=("cpu",), memory=("memory",))
-    if resources is None:
-        return
-    inventory.vms.append(
-        VmRecord(
-            id=uid,
-            place=entry.place,
-            name=name,
-            project=namespace,
-            resources=resources,
-            host="" if phase in ENDED else entry.text("nodeName"),
-            phase=phase,
-        )
+    entry.add_vm(
+        entry.text("uid") or f"{namespace}.{name}",
+        f"{INSTANCE} {namespace}/{name}",
+        cpu=("cpu",),
+        memory=("memory",),
+        name=name,
+        project=namespace,
+        host="" if phase in ENDED else entry.text("nodeName"),
+        phase=phase,
     )
 
 

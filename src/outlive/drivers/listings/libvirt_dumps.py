@@ -21,7 +21,7 @@ from typing import Final
 from outlive.base.errors import BadInput, NotFound
 from outlive.drivers.files import read_input
 from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import HostRecord, Inventory, VmRecord
+from outlive.inventory.records import Inventory
 from outlive.inventory.selection import Selection
 from outlive.resources.definitions import tree
 
@@ -55,10 +55,10 @@ def read_libvirt(folder: Path, selection: Selection) -> Inventory:
         )
     inventory = Inventory(what="libvirt", has_hosts=True, has_vms=True)
     for entry in select([*_hosts(hosts, inventory)], selection.hosts, inventory, "--host-where"):
-        _add_host(entry, inventory)
+        _add_host(entry)
     domains = [one for host in hosts for one in _domains(host, inventory)]
     for entry in select(domains, selection.vms, inventory, "--where"):
-        _add_domain(entry, inventory)
+        _add_domain(entry)
     return inventory
 
 
@@ -73,13 +73,9 @@ def _hosts(folders: Iterable[Path], inventory: Inventory) -> Iterator[Entry]:
             inventory.problems.add(str(path), f"the sizes of host {folder.name!r} are missing", remedy)
 
 
-def _add_host(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("name")
-    inventory.listed_hosts.add(name)
-    capacity = entry.amounts(f"host {name!r}", cpu=("CPU(s)",), memory=("Memory size",))
-    if capacity is not None:
-        arch = entry.text("CPU model") or None
-        inventory.hosts.append(HostRecord(name=name, place=entry.place, capacity=capacity, cpu_arch=arch))
+def _add_host(entry: Entry) -> None:
+    arch = entry.text("CPU model") or None
+    entry.add_host(entry.text("name"), "host", cpu=("CPU(s)",), memory=("Memory size",), cpu_arch=arch)
 
 
 def _named(path: Path) -> Iterator[tuple[str, str]]:
@@ -116,15 +112,17 @@ def _domains(folder: Path, inventory: Inventory) -> Iterator[Entry]:
         yield Entry({**about, "host": folder.name, **_sizes(domain)}, str(path), inventory)
 
 
-def _add_domain(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("name")
-    vm_id = entry.text("uuid", "name")
-    inventory.listed_vms.add(vm_id)
-    resources = entry.amounts(f"domain {name!r}", cpu=("vcpu",), memory=("memory",))
-    if resources is None:
-        return
-    host, phase = entry.text("host"), entry.text("state")
-    inventory.vms.append(VmRecord(id=vm_id, place=entry.place, name=name, resources=resources, host=host, phase=phase))
+def _add_domain(entry: Entry) -> None:
+    name, host, phase = entry.text("name"), entry.text("host"), entry.text("state")
+    entry.add_vm(
+        entry.text("uuid", "name"),
+        f"domain {name!r}",
+        cpu=("vcpu",),
+        memory=("memory",),
+        name=name,
+        host=host,
+        phase=phase,
+    )
 
 
 def _sizes(domain: ET.Element) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from outlive.base.errors import BadInput
 from outlive.drivers.files import read_input
 from outlive.drivers.listings.entries import Entry, select
-from outlive.inventory.records import HostRecord, Inventory, VmRecord
+from outlive.inventory.records import Inventory
 from outlive.inventory.selection import Selection
 from outlive.resources.documents import parse_json
 from outlive.resources.reasons import reason
@@ -35,48 +35,37 @@ def read_proxmox(path: Path, selection: Selection) -> Inventory:
     nodes = [one for one in entries if one.text("type") == "node"]
     guests = [one for one in entries if one.text("type") in GUESTS]
     for node in select(nodes, selection.hosts, inventory, "--host-where"):
-        _add_node(node, inventory)
+        _add_node(node)
     running_there = [one for one in guests if not one.flag("template")]
     inventory.rows_left_out += len(guests) - len(running_there)
     chosen = select(running_there, selection.vms, inventory, "--where")
     for guest in chosen:
-        _add_guest(guest, inventory)
+        _add_guest(guest)
     if containers := sum(one.text("type") == "lxc" for one in chosen):
         inventory.notices.append(reason(ImportNotice.CONTAINERS, count=containers))
     return inventory
 
 
-def _add_node(entry: Entry, inventory: Inventory) -> None:
-    name = entry.text("node")
-    inventory.listed_hosts.add(name)
-    capacity = entry.amounts(f"node {name!r}", cpu=("maxcpu",), memory=("maxmem",))
-    if capacity is None:
-        return
-    inventory.hosts.append(
-        HostRecord(
-            name=name,
-            place=entry.place,
-            capacity=capacity,
-            down=entry.text("status") != "online",
-            disabled="it is in maintenance" if entry.text("hastate") == "maintenance" else "",
-        )
+def _add_node(entry: Entry) -> None:
+    entry.add_host(
+        entry.text("node"),
+        "node",
+        cpu=("maxcpu",),
+        memory=("maxmem",),
+        down=entry.text("status") != "online",
+        disabled="it is in maintenance" if entry.text("hastate") == "maintenance" else "",
     )
 
 
-def _add_guest(entry: Entry, inventory: Inventory) -> None:
+def _add_guest(entry: Entry) -> None:
     number = entry.text("vmid")
-    inventory.listed_vms.add(number)
-    resources = entry.amounts(f"guest {number!r}", cpu=("maxcpu",), memory=("maxmem",))
-    if resources is None:
-        return
-    inventory.vms.append(
-        VmRecord(
-            id=number,
-            place=entry.place,
-            name=entry.text("name"),
-            project=entry.text("pool") or None,
-            resources=resources,
-            host=entry.text("node"),
-            phase=entry.text("status"),
-        )
+    entry.add_vm(
+        number,
+        f"guest {number!r}",
+        cpu=("maxcpu",),
+        memory=("maxmem",),
+        name=entry.text("name"),
+        project=entry.text("pool") or None,
+        host=entry.text("node"),
+        phase=entry.text("status"),
     )

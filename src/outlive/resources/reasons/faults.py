@@ -504,7 +504,7 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
     FaultCode.NOTIFY_FAILING: FaultEntry(
         Severity.WARNING,
         10,
-        "{subject} was told of nothing in {tries} tries: {why}",
+        "{subject} took no message in {tries} tries: {why}",
         "see section notify of outlive.yaml and what it names, then: outlive notify test {subject}",
     ),
     FaultCode.BACKUP_FAILED: FaultEntry(

@@ -1,7 +1,7 @@
-"""What somebody has to be woken for is a fault at once, of a severity that is told by default.
+"""What somebody has to be woken for is a fault at once, of a severity that is sent by default.
 
 From a fault to the message it takes at most ``LOOK_S`` and ``GATHER_S`` of the notifier (with real receivers:
-``tests/integration/test_notifications.py``), so that both together stay below five seconds. A dead server tells
+``tests/integration/test_notifications.py``), so that both together stay below five seconds. A dead server sends
 nothing: its heartbeat stops, and Prometheus no longer reaches it (``test_notifier.py``, ``test_alerts.py``).
 """
 
@@ -18,13 +18,10 @@ from outlive.resources.reasons.faults import FaultCode, severity_of
 from outlive.resources.vms import RecoveryPhase
 from outlive.runtime.notifications import TargetSettings
 from outlive.runtime.notifier import GATHER_S, LOOK_S
-from outlive.simulation.scenario import read_scenario
-from outlive.simulation.story import Story
 from outlive.simulation.world import World
-from tests.support.loops import run
+from tests.support.watched_story import WatchedStory
 
 HERE = Path(__file__).parent
-WATCH_S = 0.1
 BAR_S = 5.0
 
 
@@ -44,27 +41,23 @@ def waiting_vms(world: World) -> Iterator[str]:
             yield one.name
 
 
-class ToldStory(Story):
+class IncidentStory(WatchedStory):
     """A story in which is noted when somebody could know of what is wrong, and since when a fault says so."""
+
+    pause_s = 0.1
 
     def __init__(self, *given: Any, code: FaultCode, incidents: Callable[[World], Iterator[str]], **named: Any) -> None:
         super().__init__(*given, **named)
         self.known_s: dict[str, float] = {}
-        self.told_s: dict[str, float] = {}
+        self.raised_s: dict[str, float] = {}
         self._code, self._incidents = code, incidents
 
-    async def _run(self) -> None:
-        self.world.start_task(self._watch(), name="incidents are noted")
-        await super()._run()
-
-    async def _watch(self) -> None:
-        while True:
-            await self.world.clock.sleep(WATCH_S)
-            for name in self._incidents(self.world):
-                self.known_s.setdefault(name, self.now_s)
-            for fault in self.world.store.all_of(Fault):
-                if fault.code == self._code:
-                    self.told_s.setdefault(fault.subject.name, self.now_s)
+    def note(self) -> None:
+        for name in self._incidents(self.world):
+            self.known_s.setdefault(name, self.now_s)
+        for fault in self.world.store.all_of(Fault):
+            if fault.code == self._code:
+                self.raised_s.setdefault(fault.subject.name, self.now_s)
 
 
 @pytest.mark.parametrize(
@@ -76,18 +69,12 @@ class ToldStory(Story):
     ],
     ids=["dead host", "waiting VM", "unproven fence"],
 )
-def test_it_is_told_within_five_seconds(
+def test_a_fault_is_sent_within_five_seconds(
     scenario: str, code: FaultCode, incidents: Callable[[World], Iterator[str]]
 ) -> None:
-    async def play() -> ToldStory:
-        found = read_scenario(HERE / scenario)
-        story = ToldStory(found, seed=found.spec.seed, replay="", code=code, incidents=incidents)
-        await story.play()
-        return story
-
-    story = run(play())
+    story = IncidentStory.played(HERE / scenario, code=code, incidents=incidents)
     assert story.known_s, "nothing of it happened"
-    assert story.known_s.keys() == story.told_s.keys()
-    late = {name: story.told_s[name] - known_s for name, known_s in story.known_s.items()}
+    assert story.known_s.keys() == story.raised_s.keys()
+    late = {name: story.raised_s[name] - known_s for name, known_s in story.known_s.items()}
     assert max(late.values()) + LOOK_S + GATHER_S <= BAR_S, late
     assert severity_of(code) in TargetSettings().severities
