@@ -120,6 +120,15 @@ def groups_of(
     )
 
 
+def keys_by_vm(groups: Iterable[ServerGroup]) -> dict[str, list[GroupKey]]:
+    """VM → its groups, of these."""
+    found: dict[str, list[GroupKey]] = {}
+    for group in groups:
+        for vm in group.members:
+            found.setdefault(vm, []).append((group.name, group.policy))
+    return found
+
+
 class _Group:
     """One server group, counted."""
 
@@ -281,16 +290,16 @@ class SeparationIndex:
             return f"{host} has a slot of a VM that is to be with one of anti-affinity group {names}"
         limits = self._limits(bond)
         if any(number not in hosts for hosts in limits.values()):
-            called = _called(bond.together)
+            names = called(bond.together)
             if not frozenset.intersection(*limits.values()):
-                return f"the VMs of {called} have no host in common that their host limits name"
+                return f"the VMs of {names} have no host in common that their host limits name"
             other = min(one for one, hosts in limits.items() if number not in hosts)
-            return f"{host} is not for {other} of {called}, whose VMs start together or not at all"
+            return f"{host} is not for {other} of {names}, whose VMs start together or not at all"
         for keys in self._used_together(vm, bond):
             used = self._used(keys)
             if used is not None and number not in used:
                 need = count_of(self._need(keys), "host")
-                return f"{host} has no slot of {_called(keys)}, whose VMs use {need} already"
+                return f"{host} has no slot of {called(keys)}, whose VMs use {need} already"
         return ""
 
     # What the conflict index reports
@@ -464,7 +473,7 @@ def _less(counts: dict[int, int], key: int) -> None:
         del counts[key]
 
 
-def _called(keys: Collection[GroupKey]) -> str:
+def called(keys: Collection[GroupKey]) -> str:
     """Affinity groups in a sentence."""
     names = [name for name, _ in keys]
     return f"affinity group{'s' if len(names) > 1 else ''} {listing(names)}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
+from outlive.failover.check import CheckInput, Fault, Violation, check
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Fail, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, assign
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan
+from outlive.failover.planner.replan import replan
 from outlive.failover.separation import groups_of
 from outlive.failover.sizes import resolve_size
 from outlive.placement.vms import VmView
@@ -40,6 +44,29 @@ def slot(name: str, on: str, *members: VmView, gib: int = 1) -> SlotView:
     )
 
 
+def plan_of(
+    vms: list[VmView],
+    hosts: list[str],
+    required: dict[str, int] | None = None,
+    *,
+    free: dict[str, int] | None = None,
+    slots: tuple[SlotView, ...] = (),
+) -> PlanInput:
+    """``hosts``: the best first. ``free``: host → GiB."""
+    offer = {"": Offer(hosts=tuple(hosts), scores=tuple(float(-place) for place in range(len(hosts))))}
+    room = dict.fromkeys(hosts, 64) if free is None else free
+    return PlanInput(
+        vms=tuple(vms),
+        required=dict.fromkeys((one.id for one in vms), 1) if required is None else required,
+        classes={one.id: "" for one in vms},
+        reuse=offer,
+        new=offer,
+        hosts=tuple(hosts),
+        free={host: (64_000, gib * GIB) for host, gib in room.items()},
+        slots=slots,
+    )
+
+
 def planned(
     vms: list[VmView],
     hosts: list[str],
@@ -48,19 +75,7 @@ def planned(
     free: dict[str, int] | None = None,
     slots: tuple[SlotView, ...] = (),
 ) -> PlanResult:
-    """``hosts``: the best first. ``free``: host → GiB."""
-    offer = {"": Offer(hosts=tuple(hosts), scores=tuple(float(-place) for place in range(len(hosts))))}
-    return plan(
-        PlanInput(
-            vms=tuple(vms),
-            required=dict.fromkeys((one.id for one in vms), 1) if required is None else required,
-            reuse=offer,
-            new=offer,
-            hosts=tuple(hosts),
-            free={host: (64_000, gib * GIB) for host, gib in (free or {}).items()},
-            slots=slots,
-        )
-    )
+    return plan(plan_of(vms, hosts, required, free=free, slots=slots))
 
 
 def hosts_of(result: PlanResult, vm: str) -> set[str]:
@@ -165,3 +180,58 @@ def test_a_decision_sees_every_group_that_bears_on_the_vm_and_no_other(name: str
     assert {group.name for group in found} == groups
     index = ConflictIndex.build((), vms, dict.fromkeys((one.id for one in vms), 1))
     assert {group.name for group in index.separation.related(name)} == groups
+
+
+def checked(vms: list[VmView], slots: list[SlotView], required: dict[str, int] | None = None) -> list[Violation]:
+    needs = dict.fromkeys((one.id for one in vms), 1) if required is None else required
+    return list(check(CheckInput(vms=tuple(vms), slots=tuple(slots), required=needs)).violations)
+
+
+def test_a_check_names_slots_of_a_group_on_hosts_that_another_of_it_may_not_run_on_and_what_helps() -> None:
+    a, b = vm("a", "h1", "g"), vm("b", "h1", "g", "k")
+    c = vm("c", "h1", "k", only=("h1", "h4"))
+    slots = [slot("s", "h2", a), slot("t", "h4", b)]
+    (found,) = [one for one in checked([a, b, c], slots, {"a": 1, "b": 2, "c": 0}) if one.fault is Fault.SERVER_GROUP]
+    assert (found.vm, found.slots, found.host, found.others) == ("a", ("s",), "h2", ("c",))
+    assert found.message == (
+        "slot s of VM a is on h2, where c of affinity groups g and k may not run, so that recovery starts none of them"
+    )
+    assert found.remedy == "outlive failover plan --apply"
+    nowhere = [msgspec.structs.replace(a, host_limit=("h2",)), b, c]
+    (first, *_) = checked(nowhere, slots, {"a": 1, "b": 1, "c": 0})
+    assert first.remedy == "give a and c a host in common in their host limits"
+
+
+def test_what_helps_is_what_the_plan_does_and_the_others_keep_their_slots() -> None:
+    a, b = vm("a", "h1", "g"), vm("b", "h1", "g", only=("h1", "h4"))
+    others = [vm(f"o{number}", "h5") for number in range(3)]
+    far = [slot(f"z{number}", "h6", one) for number, one in enumerate(others)]
+    vms = [a, b, *others]
+    for needs, slots in (
+        ({"a": 1, "b": 0}, [slot("s", "h2", a)]),
+        ({"a": 1, "b": 1}, [slot("s", "h2", a)]),
+        ({"a": 1, "b": 1}, [slot("s", "h2", a), slot("t", "h4", b)]),
+    ):
+        required = {**needs, **dict.fromkeys((one.id for one in others), 1)}
+        assert checked(vms, [*slots, *far], required)
+        given = plan_of(vms, ["h2", "h3", "h4", "h6"], required, slots=(*slots, *far))
+        result = replan(given)
+        assert checked(vms, list(result.slots), required) == []
+        assert {action.vm for action in result.actions} <= {"a", "b"}
+        assert result.failed == 0
+        assert not coverage_lost(given, result)
+
+
+def test_the_plan_also_moves_a_slot_away_from_a_peer_that_came_to_its_host() -> None:
+    a, b = vm("a", "h1", "!far"), vm("b", "h2", "!far")
+    slots = [slot("s", "h2", a), slot("t", "h3", b)]
+    (found,) = checked([a, b], slots)
+    assert (found.vm, found.remedy) == ("a", "outlive failover plan --apply")
+    assert checked([a, b], list(replan(plan_of([a, b], ["h2", "h3", "h4"], slots=tuple(slots))).slots)) == []
+
+
+def coverage_lost(given: PlanInput, result: PlanResult) -> set[str]:
+    """The VMs that have fewer slots than before."""
+    before = Counter(one for slot in given.slots for one in slot.members)
+    after = Counter(one for slot in result.slots for one in slot.members)
+    return {one for one, count in before.items() if after[one] < count}
