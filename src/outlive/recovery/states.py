@@ -259,6 +259,11 @@ def unfinished(vm: VirtualMachine) -> bool:
     return vm.status.recovery is not None and vm.status.recovery.unfinished
 
 
+def is_waiting(vm: VirtualMachine) -> bool:
+    """Whether its recovery does not go on for a reason that is written there."""
+    return vm.status.recovery is not None and vm.status.recovery.phase is RecoveryPhase.HELD
+
+
 def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) -> Recovery:
     """The record of the recovery under way, or a new one.
 

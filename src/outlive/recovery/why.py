@@ -41,7 +41,7 @@ from outlive.node.vm.states import deletion_of, order_here, wanted
 from outlive.placement.rules import AFFINITY, Peers, demands_of, facts_of, objections
 from outlive.recovery.balance import sentence
 from outlive.recovery.groups import helpful_move
-from outlive.recovery.states import summary_of, waits_for
+from outlive.recovery.states import is_waiting, summary_of, waits_for
 from outlive.resources import (
     Cluster,
     DecisionRecord,
@@ -361,7 +361,7 @@ def _against(rules: Iterable[Reason]) -> Iterator[Link]:
 async def _remedy_of_rules(store: Store, vm: VirtualMachine, broken: list[Reason]) -> str:
     """The move that helps one that runs against rules, or that is held because of those of its affinity group."""
     recovery = vm.status.recovery
-    held = recovery is not None and recovery.phase is RecoveryPhase.HELD and recovery.reason in CLOSED_BY_RULES
+    held = recovery is not None and is_waiting(vm) and recovery.reason in CLOSED_BY_RULES
     if not broken and not held:
         return ""
     vms: dict[str, VirtualMachine] = {}
