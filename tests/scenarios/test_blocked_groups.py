@@ -16,7 +16,7 @@ from outlive.failover.snapshot import gather
 from outlive.recovery.balance import move_together
 from outlive.recovery.groups import group_moves
 from outlive.recovery.in_flight import in_flight
-from outlive.recovery.why import why
+from outlive.recovery.why import explain
 from outlive.resources import AffinityRule, VirtualMachine
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Story
@@ -74,7 +74,7 @@ class GroupStory(Story):
         for at_s in LOOKS_S:
             await world.clock.sleep(begun_s + at_s - world.clock.monotonic())
             for name in "ab":
-                answer = await why(world.store, name, await world.sight())
+                answer = await explain(world.store, name, await world.sight())
                 self.printed[at_s, name] = "\n".join(map(str, why_lines(answer, wide=True)))
             if at_s == LOOKS_S[1] and (found := MOVE.search(self.printed[at_s, "b"])):
                 await self._move(*found.groups())

@@ -16,7 +16,7 @@ from outlive.failover.analysis.drain.inputs import free_table, possible_places
 from outlive.failover.failback import VmMove
 from outlive.failover.snapshot import Snapshot
 from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import active_move, wanted
+from outlive.node.vm.states import active_move, is_to_run
 from outlive.placement.rules import (
     AFFINITY,
     HARD,
@@ -139,7 +139,7 @@ def _closed_by(group: Iterable[Demands], vms: Mapping[str, VirtualMachine], host
     """What closes the host to one of these VMs, wherever they are now; ``None``: all of them may be there."""
     names, peers = {one.id for one in group}, Peers()
     for vm in vms.values():
-        if vm.name not in names and (vm.status.holders or wanted(vm)):
+        if vm.name not in names and (vm.status.holders or is_to_run(vm)):
             peers.put(vm.name, [rule for rule in vm.spec.affinity_rules if rule.policy in HARD], vm.hosts())
     for name in sorted(names):
         place = first_lost(vms[name].spec.disks, lost_places(host))
