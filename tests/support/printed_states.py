@@ -197,7 +197,7 @@ class PrintedStory(Story):
 
     def _is_held(self, host: str) -> bool:
         """Whether nobody has condemned it: what a host says that is being fenced is no longer believed."""
-        member = self.world.store.look(Membership, host)
+        member = self.world.store.find(Membership, host)
         return member is not None and member.record.state == "Held"
 
     def _is_gone(self, host: str) -> bool:

@@ -215,6 +215,11 @@ class SeparationIndex:
         if not group.members:
             del self._groups[key]
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether any VM is in a group that binds slots."""
+        return bool(self._keys_of)
+
     def groups(self, vm: str) -> tuple[ServerGroup, ...]:
         """The VM's groups where anybody else is in, as plain data, by name."""
         return self._shown(key for key, _ in self._found(vm))
@@ -244,7 +249,7 @@ class SeparationIndex:
 
     def closed(self, vm: str) -> NDArray[np.bool_] | None:
         """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
-        bond = self._bond(vm)
+        bond = self._bond(vm) if self._keys_of else None
         if bond is None and not self._value:
             return None
         found = self._in_own_domains(vm)

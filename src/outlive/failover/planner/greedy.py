@@ -83,7 +83,7 @@ class Greedy:
 
     def expect(self, needs: Iterable[Need]) -> None:
         """These are served from now on, in some order: who is to be with others leaves them room beside it."""
-        self._expected = {need.vm: need for need in needs}
+        self._expected = {need.vm: need for need in needs} if self.separation.has_groups else {}
 
     def expected_with(self, vm: str) -> tuple[Need, ...]:
         """What is still to be served for those that affinity groups keep together with the VM, by id."""
