@@ -64,7 +64,7 @@ async def looks(count: int) -> list[tuple[DiskIo, ...]]:
     watch, found = DiskWatch(cast("Any", Runs())), []
     for _ in range(count):
         with deadline(ANSWER_S):
-            found.append(await watch.find(ALL, 10.0))
+            found.append(await watch.look(ALL, 10.0))
         await asyncio.sleep(WATCH_S)
     return found
 
