@@ -65,7 +65,7 @@ async def at(world: World, seconds: float) -> None:
 
 def vm_of(world: World, name: str = "vm-1") -> VirtualMachine:
     """As the store has it."""
-    found = world.store.look(VirtualMachine, name)
+    found = world.store.find(VirtualMachine, name)
     assert found is not None
     return found
 
@@ -77,14 +77,14 @@ def holders(world: World, name: str = "vm-1") -> list[tuple[str, int, str]]:
 
 def record(world: World, host: str = "kvm-1") -> MemberRecord:
     """The membership of a host."""
-    found = world.store.look(Membership, host)
+    found = world.store.find(Membership, host)
     assert found is not None
     return found.record
 
 
 def host_of(world: World, host: str = "kvm-1") -> Hypervisor:
     """As the store has it."""
-    found = world.store.look(Hypervisor, host)
+    found = world.store.find(Hypervisor, host)
     assert found is not None
     return found
 
@@ -96,7 +96,7 @@ def faults(world: World) -> set[str]:
 
 async def condemn(world: World, host: str = "kvm-1", *, dead: str = "") -> None:
     """What a fencer writes; with ``dead`` a kind of proof as well."""
-    found = world.store.look(Membership, host)
+    found = world.store.find(Membership, host)
     assert found is not None
     fence = msgspec.structs.replace(
         found.record.fence, id=f"{host}.{found.record.epoch}.abc", epoch=found.record.epoch, phase="condemned"
@@ -140,7 +140,7 @@ def narrated(world: World, subject: str, kind: str) -> list[str]:
 
 def cluster_of(world: World) -> Cluster:
     """As the store has it."""
-    found = world.store.look(Cluster, "default")
+    found = world.store.find(Cluster, "default")
     assert found is not None
     return found
 

@@ -20,7 +20,7 @@ from outlive.cli.status import status
 from outlive.cli.vm import list_vms
 from outlive.node.fencing.policy import HostSettings, profile_of
 from outlive.node.liveness import HostLife, VmLife, is_unproven
-from outlive.recovery.why import why
+from outlive.recovery.why import explain
 from outlive.resources import KINDS, Cluster, Coverage, Hypervisor, Membership, Reservation, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
@@ -165,8 +165,8 @@ class PrintedStory(Story):
 
     def _limit_s(self, host: str) -> float:
         """Silence after which the host must not be called alive."""
-        found, cluster = self.world.store.look(Hypervisor, host), self.world.store.look(Cluster, CLUSTER)
-        member = self.world.store.look(Membership, host)
+        found, cluster = self.world.store.find(Hypervisor, host), self.world.store.find(Cluster, CLUSTER)
+        member = self.world.store.find(Membership, host)
         settings = HostSettings(cluster, found)
         armed = member is not None and member.record.guard.armed
         profile = profile_of(settings.cluster_spec.fencing, settings.fencing, armed=armed)
@@ -174,7 +174,7 @@ class PrintedStory(Story):
 
     def _age_s(self, host: str) -> float:
         """Since a renewal of the host counted last."""
-        member = self.world.store.look(Membership, host)
+        member = self.world.store.find(Membership, host)
         at_s = self.world.truth.renewed_s.get(member.metadata.uid) if member is not None else None
         if at_s is None:
             at_s = self._member_s.get(host, float("-inf"))
@@ -182,7 +182,7 @@ class PrintedStory(Story):
 
     def _wrong_hosts(self, printed: dict[str, str], where: str) -> Iterator[str]:
         for host, text in printed.items():
-            member, age_s = self.world.store.look(Membership, host), self._age_s(host)
+            member, age_s = self.world.store.find(Membership, host), self._age_s(host)
             record = member.record if member is not None else None
             if text.startswith(HostLife.ALIVE) and (record is None or record.state != "Held" or self._is_gone(host)):
                 yield f"{where}: {host} is called {text}, and renewed {age_s:.1f} s ago"
@@ -197,7 +197,7 @@ class PrintedStory(Story):
 
     def _is_held(self, host: str) -> bool:
         """Whether nobody has condemned it: what a host says that is being fenced is no longer believed."""
-        member = self.world.store.look(Membership, host)
+        member = self.world.store.find(Membership, host)
         return member is not None and member.record.state == "Held"
 
     def _is_gone(self, host: str) -> bool:
@@ -211,7 +211,7 @@ class PrintedStory(Story):
     def _wrong_vms(self, printed: dict[str, str], where: str) -> Iterator[str]:
         now_s = self.world.clock.monotonic()
         for name, text in printed.items():
-            vm = self.world.store.look(VirtualMachine, name)
+            vm = self.world.store.find(VirtualMachine, name)
             if vm is None or name not in self._ran_s:
                 continue
             hosts = {vm.host, *(one.hypervisor for one in vm.status.holders)} - {""}
@@ -246,7 +246,7 @@ class PrintedStory(Story):
             yield "status: no server runs, and that is not said"
         if self.world.answering() is None and said["health"] is not None:
             yield f"status: no server runs, and the health is {said['health']}"
-        members = [self.world.store.look(Membership, host) for host in hosts]
+        members = [self.world.store.find(Membership, host) for host in hosts]
         silent = [
             one.name for one in members if one is not None and one.record.state == "Held" and self._is_gone(one.name)
         ]
@@ -257,7 +257,7 @@ class PrintedStory(Story):
         """Whether it was found covered, and its host and those of its slots renew."""
         if not one.status.covered or one.status.required == 0:
             return False
-        slots = [self.world.store.look(Reservation, slot) for slot in one.status.slots]
+        slots = [self.world.store.find(Reservation, slot) for slot in one.status.slots]
         hosts = (one.status.host, *(slot.status.host for slot in slots if slot is not None))
         return not self.world.spec.daemons or not any(self._is_gone(host) for host in hosts)
 
@@ -268,18 +268,18 @@ class PrintedStory(Story):
             hosts = {one["name"]: one["state"] for one in said["hosts"] if not one["state"].startswith("not")}
             chosen = [name for name, text in hosts.items() if text != HostLife.ALIVE] + list(hosts)[:1]
             for name in chosen if self.world.spec.daemons else ():
-                if self.world.store.look(Membership, name) is None:
+                if self.world.store.find(Membership, name) is None:
                     continue
-                answer = await why(store, name, sight)
+                answer = await explain(store, name, sight)
                 if "alive" in answer.summary and self._is_gone(name):
                     yield f"why: {answer.summary}, and it renewed {self._age_s(name):.1f} s ago"
-                member = self.world.store.look(Membership, name)
+                member = self.world.store.find(Membership, name)
                 unconfirmed = member is not None and is_unproven(member.record)
                 if "--confirm-off" in answer.remedy and not unconfirmed:
                     yield f"why: {name}: {answer.remedy}, while proofs are looked for"
             vms = {one["id"]: one["state"] for one in said["vms"]}
             for name in [one for one, text in vms.items() if not text.startswith(VmLife.RUNNING)][:3]:
-                answer = await why(store, name, sight)
+                answer = await explain(store, name, sight)
                 seen = [link.text for link in answer.chain if link.text.endswith(", seen running")]
                 gone = [text for text in seen if self._is_gone(text.split()[0])]
                 if gone:

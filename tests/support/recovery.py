@@ -20,7 +20,7 @@ from outlive.failover.offers import InProcessPlacement
 from outlive.failover.protection import Demands
 from outlive.node.membership.holders import HOLD, HoldView, Me
 from outlive.node.membership.states import member_view
-from outlive.node.vm.states import reach_of, rejection_here, wanted
+from outlive.node.vm.states import is_to_run, reach_of, rejection_here
 from outlive.placement.engine import Engine
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
@@ -270,7 +270,7 @@ class RecoveryCloud:
                 vm=vm.name,
                 me=me,
                 assigned=where.hypervisor,
-                wanted=wanted(vm),
+                wanted=is_to_run(vm),
                 holders=vm.status.holders,
                 members=tuple(members),
                 reach=reach_of(vm),

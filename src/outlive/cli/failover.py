@@ -108,7 +108,12 @@ async def check(access: Access, output: Output, config: Config = None) -> ExitCo
             for one in result.violations
         ]
         head = f"{result.allocations} allocations in {result.slots} slots: {word}"
-        return [head, *([table(("Fault", *named.titles(), "Slots", "What"), rows, advice=True)] if rows else [])]
+        helps = [f"What helps: {one}" for one in dict.fromkeys(one.remedy for one in result.violations) if one]
+        return [
+            head,
+            *([table(("Fault", *named.titles(), "Slots", "What"), rows, advice=True)] if rows else []),
+            *helps,
+        ]
 
     output.show(result, lines)
     return None if result.holds else ExitCode.NO

@@ -10,7 +10,7 @@ from outlive.cli.arguments import VmOrHost
 from outlive.cli.liveness import read_sight
 from outlive.cli.output import Output, cut_table
 from outlive.cli.vm_names import VmColumns, columns_of, uuids_in
-from outlive.recovery.why import why as ask
+from outlive.recovery.why import explain
 from outlive.resources import Hypervisor, VirtualMachine
 from outlive.store import list_all
 from outlive.store.naming import find_subject, names_by_id
@@ -27,7 +27,7 @@ async def why(
     """How a VM came to run where it runs, or why a host is thought dead; exit code 1 while something is left to do."""
     async with access.open() as store:
         hosts = {one.name: one async for one in list_all(store, Hypervisor)} if access.state is not None else {}
-        answer = await ask(store, await find_subject(store, name), await read_sight(store, access, hosts))
+        answer = await explain(store, await find_subject(store, name), await read_sight(store, access, hosts))
         texts = (answer.summary, answer.remedy, *(link.text for link in answer.chain))
         named = columns_of(await names_by_id(store, VirtualMachine, [answer.subject, *uuids_in(texts)]))
     output.show(answer, lambda: why_lines(answer, named, wide=output.wide))

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from outlive.base.phrases import listing
 from outlive.failover.breaches import Breach
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.culprits import removals
 from outlive.failover.model import SlotView
 from outlive.failover.rules import fits
-from outlive.failover.separation import ServerGroup, groups_of
+from outlive.failover.separation import ServerGroup, bond_of, called, groups_of, keys_by_vm
 from outlive.failover.topology import Topology
-from outlive.placement.rules import ANTI_AFFINITY, may_run_on
+from outlive.placement.rules import AFFINITY, ANTI_AFFINITY, may_run_on
 from outlive.placement.vms import VmView
+
+REPLAN: Final = "outlive failover plan --apply"
+"""The command that gives the VMs of server groups slots that are as their policies ask (``planner.replan``)."""
 
 
 class Fault(enum.StrEnum):
@@ -50,6 +55,8 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     others: tuple[str, ...] = ()
     """Other VMs that are involved."""
     message: str = ""
+    remedy: str = ""
+    """The command, or what to change; empty where the planner repairs it or nothing is known."""
 
 
 class CheckInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -58,7 +65,7 @@ class CheckInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     vms: tuple[VmView, ...]
     slots: tuple[SlotView, ...]
     required: dict[str, int] = {}
-    """VM → slots that it needs; affinity groups are not judged without."""
+    """VM → slots that it needs; without it only the host limits of affinity groups are judged."""
     topology: Topology = Topology()
 
 
@@ -129,7 +136,7 @@ def separations(
     """The memberships that are not as asked, by VM and slot, each once for each reason.
 
     Where two of a VM's slots are too near to each other, the later one by name is reported. Without ``required``
-    affinity is not judged, because it is not known how many hosts a group may use.
+    of affinity only host limits are judged, because it is not known how many hosts a group may use.
     """
     views = {vm.id: vm for vm in vms}
     groups = groups_of(tuple(views.values()), required) if topology.server_groups else ()
@@ -144,6 +151,7 @@ def separations(
     found = list(_in_one_domain(views, mine, topology)) if topology.apart else []
     for group in groups:
         found += _too_near(group, mine) if group.policy == ANTI_AFFINITY else _too_far(group, mine)
+    found += _closed_to_group(groups, mine)
     return sorted(found, key=lambda one: (one.vm, one.slots, one.fault, one.message))
 
 
@@ -191,6 +199,7 @@ def _too_near(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Ite
                     host=slot.host,
                     others=tuple(sorted({*near, *also})),
                     message=f"slot {slot.name} of VM {member} is on {slot.host}, where {', and '.join(what)}",
+                    remedy=REPLAN,
                 )
 
 
@@ -213,6 +222,31 @@ def _too_far(group: ServerGroup, mine: Mapping[str, Sequence[SlotView]]) -> Iter
                     fault=Fault.SERVER_GROUP,
                     host=slot.host,
                     others=tuple(vm for vm in group.members if vm != member),
+                    remedy=REPLAN,
                     message=f"slot {slot.name} of VM {member} is on {slot.host}; its affinity group has slots on "
                     f"{len(users)} hosts and needs {group.need}, so that its VMs would not land together",
                 )
+
+
+def _closed_to_group(groups: Sequence[ServerGroup], mine: Mapping[str, Sequence[SlotView]]) -> Iterator[Violation]:
+    """Slots of VMs that affinity groups keep together, on hosts that the host limit of another of them leaves out."""
+    by_key = {(group.name, group.policy): group for group in groups if group.policy == AFFINITY}
+    keys_of = keys_by_vm(by_key.values())
+    for vm in sorted(keys_of):
+        bond = bond_of(vm, lambda one: keys_of.get(one, ()), lambda key: by_key[key].members)
+        limits = {one: hosts for key in bond.together for one, hosts in by_key[key].limits.items()}
+        for slot in mine.get(vm, ()) if limits else ():
+            closing = sorted(one for one, hosts in limits.items() if one != vm and slot.host not in hosts)
+            if slot.ready is False or not closing:
+                continue
+            common = set.intersection(*map(set, limits.values()))
+            yield Violation(
+                vm=vm,
+                slots=(slot.name,),
+                fault=Fault.SERVER_GROUP,
+                host=slot.host,
+                others=tuple(closing),
+                message=f"slot {slot.name} of VM {vm} is on {slot.host}, where {listing(closing)} of "
+                f"{called(bond.together)} may not run, so that recovery starts none of them",
+                remedy=REPLAN if common else f"give {listing(sorted(limits))} a host in common in their host limits",
+            )

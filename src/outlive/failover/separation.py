@@ -3,22 +3,24 @@
 Three demands (docs/reference/failover-rules.md#separation). With ``keepApart`` a VM's own host and its slots are all in
 different domains. Of an anti-affinity group no member has a slot where a peer runs or has a slot. Of an affinity group
 all slots that are ready are on no more hosts than the member with the largest need has slots, and on hosts that all
-members may run on: recovery starts them together or not at all. A VM may be in several groups, each of which binds new
-memberships; those that are there already are only reported, by ``check``.
+members may run on: recovery starts them together or not at all. Affinity groups with a member in common are one in
+this, and what anti-affinity closes to one of their members it closes to all. A VM may be in several groups, each of
+which binds new memberships; those that are there already are only reported, by ``check``.
 ``SeparationIndex`` is part of the conflict index and follows every join, opening, move and rollback; where nothing is
 asked it costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlive.placement.rules import AFFINITY, HARD
+from outlive.base.phrases import count_of, listing
+from outlive.placement.rules import AFFINITY, HARD, bound_together
 from outlive.placement.vms import VmView
 
 if TYPE_CHECKING:
@@ -50,23 +52,61 @@ def binding_groups(vm: VmView) -> tuple[GroupKey, ...]:
     return tuple((rule.group, rule.policy) for rule in vm.rules if rule.policy in HARD)
 
 
+class Bond(NamedTuple):
+    """A VM with all that affinity groups keep together with it, and the groups that bear on where they have slots."""
+
+    members: frozenset[str]
+    together: tuple[GroupKey, ...]
+    """The affinity groups that keep them together, by name."""
+    apart: tuple[GroupKey, ...]
+    """The anti-affinity groups of any of them."""
+    beyond: tuple[GroupKey, ...]
+    """The affinity groups of others in ``apart``, and of all whom these are kept together with."""
+
+
+def bond_of(
+    vm: str, keys_of: Callable[[str], Iterable[GroupKey]], members_of: Callable[[GroupKey], Iterable[str]]
+) -> Bond:
+    """What affinity binds to the VM, also by way of further groups; ``keys_of``: VM → its groups."""
+
+    def affinity_of(one: str) -> list[GroupKey]:
+        return [key for key in keys_of(one) if key[1] == AFFINITY]
+
+    members = bound_together(vm, affinity_of, members_of)
+    keys = {key for one in members for key in keys_of(one)}
+    together = {key for key in keys if key[1] == AFFINITY}
+    apart = keys - together
+    beyond = set[GroupKey]()
+    for peer in {peer for key in apart for peer in members_of(key)} - members:
+        if not beyond.issuperset(affinity_of(peer)):
+            beyond.update(key for one in bound_together(peer, affinity_of, members_of) for key in affinity_of(one))
+    return Bond(frozenset(members), tuple(sorted(together)), tuple(sorted(apart)), tuple(sorted(beyond)))
+
+
 def groups_of(
     vms: Iterable[VmView], required: Mapping[str, int], among: Collection[str] | None = None
 ) -> tuple[ServerGroup, ...]:
     """The groups that bind slots, of two members or more, by name. ``required``: VM → slots that it needs.
 
-    ``among``: only the groups of these VMs.
+    ``among``: only the groups that bear on these VMs (``bond_of``).
     """
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    wanted: set[tuple[str, str]] = set()
+    found: dict[GroupKey, dict[str, str]] = {}
+    keys_of: dict[str, tuple[GroupKey, ...]] = {}
     limits: dict[str, tuple[str, ...]] = {}
     for vm in vms:
-        for key in binding_groups(vm):
-            found.setdefault(key, {})[vm.id] = vm.host
+        if keys := binding_groups(vm):
+            keys_of[vm.id] = keys
             if vm.host_limit:
                 limits[vm.id] = vm.host_limit
-            if among is None or vm.id in among:
-                wanted.add(key)
+        for key in keys:
+            found.setdefault(key, {})[vm.id] = vm.host
+    wanted = set(found) if among is None else set[GroupKey]()
+    done = set[str]()
+    for one in sorted(among or ()):
+        if one not in done and one in keys_of:
+            bond = bond_of(one, lambda vm: keys_of.get(vm, ()), found.__getitem__)
+            done |= bond.members
+            wanted.update(bond.together, bond.apart, bond.beyond)
     return tuple(
         ServerGroup(
             name=name,
@@ -78,6 +118,15 @@ def groups_of(
         for (name, policy), members in sorted(found.items())
         if len(members) > 1 and (name, policy) in wanted
     )
+
+
+def keys_by_vm(groups: Iterable[ServerGroup]) -> dict[str, list[GroupKey]]:
+    """VM → its groups, of these."""
+    found: dict[str, list[GroupKey]] = {}
+    for group in groups:
+        for vm in group.members:
+            found.setdefault(vm, []).append((group.name, group.policy))
+    return found
 
 
 class _Group:
@@ -96,11 +145,6 @@ class _Group:
         self.limits: dict[str, frozenset[int]] = {}
         """VM → the hosts that it may run on, of those with a limit."""
 
-    def open_hosts(self) -> frozenset[int] | None:
-        """The hosts that all members may run on; ``None``: any."""
-        limits = self.limits.values()
-        return frozenset.intersection(*limits) if limits else None
-
     @property
     def need(self) -> int:
         """The most slots that any member needs; 0: not known."""
@@ -117,6 +161,8 @@ class SeparationIndex:
         """Domain → host → value."""
         self._groups: dict[tuple[str, str], _Group] = {}
         self._keys_of: dict[str, tuple[GroupKey, ...]] = {}
+        self._bonds: dict[str, Bond] = {}
+        """By VM, of those that were asked for since a group got or lost a member."""
         self._version = 0
         self._codes: dict[str, Ints] = {}
         self._coded = (-1, -1)
@@ -160,6 +206,7 @@ class SeparationIndex:
         _less(group.uses, self._index.host(group.members.pop(vm)))
         group.needs.pop(vm, None)
         group.limits.pop(vm, None)
+        self._bonds.clear()
         left = tuple(one for one in self._keys_of[vm] if one != key)
         if left:
             self._keys_of[vm] = left
@@ -168,18 +215,24 @@ class SeparationIndex:
         if not group.members:
             del self._groups[key]
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether any VM is in a group that binds slots."""
+        return bool(self._keys_of)
+
     def groups(self, vm: str) -> tuple[ServerGroup, ...]:
         """The VM's groups where anybody else is in, as plain data, by name."""
-        return tuple(
-            ServerGroup(
-                name=name,
-                policy=policy,
-                members=dict(sorted(group.members.items())),
-                need=group.need,
-                limits={one: self._names(hosts) for one, hosts in sorted(group.limits.items())},
-            )
-            for (name, policy), group in sorted(self._found(vm), key=lambda one: one[0])
-        )
+        return self._shown(key for key, _ in self._found(vm))
+
+    def related(self, vm: str) -> tuple[ServerGroup, ...]:
+        """All groups that bear on where the VM has slots, as plain data, by name."""
+        bond = self._bond(vm)
+        return self._shown({*bond.together, *bond.apart, *bond.beyond}) if bond is not None else ()
+
+    def companions(self, vm: str) -> frozenset[str]:
+        """The VM and all that affinity groups keep together with it, also by way of further ones; empty: nobody."""
+        bond = self._bond(vm)
+        return bond.members if bond is not None and bond.together else frozenset()
 
     def among(self, vm: str, slots: int) -> int:
         """Of these slots, a bit set, those that separation allows the VM to join."""
@@ -187,23 +240,22 @@ class SeparationIndex:
             return slots
         if self._value and slots:
             slots &= ~self._index.placed_on(np.flatnonzero(self._in_own_domains(vm)).tolist())
-        for _, group in self._found(vm) if slots else ():
-            if group.policy != AFFINITY:
-                slots &= ~self._index.placed_on(self._peers(vm, group))
-            elif (open_hosts := self._open_hosts(group)) is not None:
+        bond = self._bond(vm) if slots else None
+        if bond is not None:
+            slots &= ~self._index.placed_on(self._kept_off(vm, bond))
+            if (open_hosts := self._open_hosts(vm, bond)) is not None:
                 slots &= self._index.placed_on(open_hosts)
         return slots
 
     def closed(self, vm: str) -> NDArray[np.bool_] | None:
         """By host number, whether separation keeps a slot of the VM off the host; ``None`` where it asks nothing."""
-        groups = self._found(vm)
-        if not groups and not self._value:
+        bond = self._bond(vm) if self._keys_of else None
+        if bond is None and not self._value:
             return None
         found = self._in_own_domains(vm)
-        for _, group in groups:
-            if group.policy != AFFINITY:
-                found[list(self._peers(vm, group))] = True
-            elif (open_hosts := self._open_hosts(group)) is not None:
+        if bond is not None:
+            found[list(self._kept_off(vm, bond))] = True
+            if (open_hosts := self._open_hosts(vm, bond)) is not None:
                 others = np.ones(len(found), dtype=bool)
                 others[list(open_hosts)] = False
                 found |= others
@@ -226,18 +278,33 @@ class SeparationIndex:
             for other in self._own_hosts(vm) if value is not None else ():
                 if values.get(other) == value:
                     return f"{host} is in {domain} {value} like {other}"
+        bond = self._bond(vm)
+        return self._why_groups(vm, bond, host) if bond is not None else ""
+
+    def _why_groups(self, vm: str, bond: Bond, host: str) -> str:
+        """What of the groups closes the host to the VM; empty where nothing does."""
         number = self._index.host(host)
-        for (name, _), group in self._found(vm):
-            if group.policy != AFFINITY:
-                if number in self._peers(vm, group):
-                    return f"{host} has a VM of anti-affinity group {name}, or a slot of one"
-            elif (limit := group.open_hosts()) is not None and number not in limit:
-                if not limit:
-                    return f"the VMs of affinity group {name} have no host in common that their host limits name"
-                other = min(one for one, hosts in group.limits.items() if number not in hosts)
-                return f"{host} is not for {other} of affinity group {name}, which starts together or not at all"
-            elif (used := self._used(group)) is not None and number not in used:
-                return f"{host} has no slot of affinity group {name}, which uses {group.need} hosts already"
+        for key in bond.apart:
+            mine = vm in self._groups[key].members
+            if number in self._others(self._groups[key], {vm} if mine else bond.members):
+                whom = next((one for one in sorted(bond.members) if one in self._groups[key].members), "")
+                with_it = "" if mine else f"; {whom} of that group is to be with {vm}"
+                return f"{host} has a VM of anti-affinity group {key[0]}, or a slot of one{with_it}"
+        if number in self._slots_beyond(bond):
+            names = listing([key[0] for key in bond.apart])
+            return f"{host} has a slot of a VM that is to be with one of anti-affinity group {names}"
+        limits = self._limits(bond)
+        if any(number not in hosts for hosts in limits.values()):
+            names = called(bond.together)
+            if not frozenset.intersection(*limits.values()):
+                return f"the VMs of {names} have no host in common that their host limits name"
+            other = min(one for one, hosts in limits.items() if number not in hosts)
+            return f"{host} is not for {other} of {names}, whose VMs start together or not at all"
+        for keys in self._used_together(vm, bond):
+            used = self._used(keys)
+            if used is not None and number not in used:
+                need = count_of(self._need(keys), "host")
+                return f"{host} has no slot of {called(keys)}, whose VMs use {need} already"
         return ""
 
     # What the conflict index reports
@@ -284,6 +351,7 @@ class SeparationIndex:
         group.uses[place] = group.uses.get(place, 0) + 1
         group.members[vm] = host
         if before is None:
+            self._bonds.clear()
             self._keys_of[vm] = (*self._keys_of.get(vm, ()), key)
             for slot in self._index.slots_by_name(vm):
                 self._joined(group, slot)
@@ -295,24 +363,80 @@ class SeparationIndex:
             return []
         return [(key, group) for key in keys if len((group := self._groups[key]).members) > 1]
 
-    def _peers(self, vm: str, group: _Group) -> set[int]:
-        """The hosts where other members of the VM's group run or have slots."""
-        own = {self._index.host(group.members[vm]): 1}
-        for slot in self._index.slots_by_name(vm):
-            host = self._index.slot_host(slot)
-            own[host] = own.get(host, 0) + 1
+    def _shown(self, keys: Iterable[GroupKey]) -> tuple[ServerGroup, ...]:
+        """These groups as plain data, by name."""
+        return tuple(
+            ServerGroup(
+                name=key[0],
+                policy=key[1],
+                members=dict(sorted(group.members.items())),
+                need=group.need,
+                limits={one: self._names(hosts) for one, hosts in sorted(group.limits.items())},
+            )
+            for key in sorted(keys)
+            for group in [self._groups[key]]
+        )
+
+    def _bond(self, vm: str) -> Bond | None:
+        """What affinity binds to the VM; ``None`` where it is in no group with anybody else."""
+        if not self._found(vm):
+            return None
+        bond = self._bonds.get(vm)
+        if bond is None:
+            bond = bond_of(vm, lambda one: (key for key, _ in self._found(one)), lambda key: self._groups[key].members)
+            self._bonds.update(dict.fromkeys(bond.members, bond))
+        return bond
+
+    def _kept_off(self, vm: str, bond: Bond) -> set[int]:
+        """The hosts that anti-affinity closes to the VM, or to one that is to be with it."""
+        found = self._slots_beyond(bond)
+        for key in bond.apart:
+            group = self._groups[key]
+            found |= self._others(group, {vm} if vm in group.members else bond.members)
+        return found
+
+    def _others(self, group: _Group, vms: Collection[str]) -> set[int]:
+        """The hosts where other members of the group than these run or have slots."""
+        own: dict[int, int] = {}
+        for vm in vms:
+            if vm in group.members:
+                hosts = [
+                    self._index.host(group.members[vm]),
+                    *map(self._index.slot_host, self._index.slots_by_name(vm)),
+                ]
+                for host in hosts:
+                    own[host] = own.get(host, 0) + 1
         return {host for host, count in group.uses.items() if count > own.get(host, 0)}
 
-    def _used(self, group: _Group) -> set[int] | None:
-        """The hosts with ready slots of an affinity group, or ``None`` while it may use more."""
-        index = self._index
-        found = {index.slot_host(slot) for slot in group.slots if index.slot_ready(slot)}
-        return found if group.need and len(found) >= group.need else None
+    def _slots_beyond(self, bond: Bond) -> set[int]:
+        """The hosts with slots of VMs that are to be with one whom anti-affinity keeps off."""
+        slots = {slot for key in bond.beyond for slot in self._groups[key].slots}
+        return {self._index.slot_host(slot) for slot in slots}
 
-    def _open_hosts(self, group: _Group) -> Collection[int] | None:
-        """The hosts where members of an affinity group may have slots; ``None``: any."""
-        used, limit = self._used(group), group.open_hosts()
-        return limit if used is None else used if limit is None else used & limit
+    def _limits(self, bond: Bond) -> dict[str, frozenset[int]]:
+        """VM → the hosts that it may run on, of those that are to be together and have a limit."""
+        return {vm: hosts for key in bond.together for vm, hosts in self._groups[key].limits.items()}
+
+    def _used_together(self, vm: str, bond: Bond) -> list[tuple[GroupKey, ...]]:
+        """The affinity groups whose hosts are counted for the VM: each of its own, and all with a common member."""
+        own: list[tuple[GroupKey, ...]] = [(key,) for key in bond.together if vm in self._groups[key].members]
+        return own if len(bond.together) < 2 else [*own, bond.together]
+
+    def _need(self, keys: Iterable[GroupKey]) -> int:
+        return max(self._groups[key].need for key in keys)
+
+    def _used(self, keys: Collection[GroupKey]) -> set[int] | None:
+        """The hosts with ready slots of affinity groups, or ``None`` while they may use more."""
+        index, need = self._index, self._need(keys)
+        slots = {slot for key in keys for slot in self._groups[key].slots}
+        found = {index.slot_host(slot) for slot in slots if index.slot_ready(slot)}
+        return found if need and len(found) >= need else None
+
+    def _open_hosts(self, vm: str, bond: Bond) -> Collection[int] | None:
+        """The hosts where the VM's affinity groups may have its slots; ``None``: any."""
+        sets: list[Collection[int]] = list(self._limits(bond).values())
+        sets += [used for keys in self._used_together(vm, bond) if (used := self._used(keys)) is not None]
+        return set(sets[0]).intersection(*sets[1:]) if sets else None
 
     def _names(self, hosts: Iterable[int]) -> tuple[str, ...]:
         return tuple(sorted(self._index.host_names[host] for host in hosts))
@@ -352,3 +476,9 @@ def _less(counts: dict[int, int], key: int) -> None:
         counts[key] -= 1
     else:
         del counts[key]
+
+
+def called(keys: Collection[GroupKey]) -> str:
+    """Affinity groups in a sentence."""
+    names = [name for name, _ in keys]
+    return f"affinity group{'s' if len(names) > 1 else ''} {listing(names)}"

@@ -29,7 +29,7 @@ from outlive.resources.memberships import RenewalSight
 from outlive.resources.meta import condition
 from outlive.resources.reasons import BLOCKED_BY_OTHERS, HoldReason
 from outlive.resources.reasons.recovery import MAY_RUN
-from outlive.resources.vm_states import RUNNING_WORDS, VmState, active_move, state_of, wanted
+from outlive.resources.vm_states import RUNNING_WORDS, VmState, active_move, is_to_run, state_of
 from outlive.resources.vms import MigrationPhase, Recovery, RecoveryPhase
 
 SERVER_AWAY: Final = "server away"
@@ -280,16 +280,16 @@ def vm_liveness(vm: VirtualMachine, hosts: Mapping[str, HostLiveness]) -> VmLive
     recovery = vm.status.recovery
     if running:
         return _vm(VmLife.RUNNING, since=min((one.since for one in running if one.since is not None), default=None))
-    if recovery is not None and recovery.phase is RecoveryPhase.HELD and wanted(vm):
+    if recovery is not None and recovery.phase is RecoveryPhase.HELD and is_to_run(vm):
         _, may_run = _placed(vm.status.holders, hosts)
         return _vm(VmLife.WAITING, recovery.reason, _last_step(recovery), _may_run(recovery.reason, may_run))
     if doubtful:
         return _doubtful(doubtful[0], hosts)
-    return _vm_not_running(vm, hosts) if wanted(vm) else _vm_at_rest(vm, hosts)
+    return _vm_not_running(vm, hosts) if is_to_run(vm) else _vm_at_rest(vm, hosts)
 
 
 def _vm_of_others(vm: VirtualMachine, host: HostLiveness) -> VmLiveness:
-    if wanted(vm) and vm.status.phase in RUNNING_WORDS:
+    if is_to_run(vm) and vm.status.phase in RUNNING_WORDS:
         if host.doubtful:
             return VmLiveness(state=VmLife.UNKNOWN, text=f"unknown: its host is {host.text}")
         return VmLiveness(state=VmLife.RUNNING, since=vm.status.observed_at, text="running, as its source says")

@@ -24,7 +24,7 @@ from outlive.node.fencing.policy import DAEMON_CONDITION, Departure
 from outlive.node.health_monitor import HealthMonitor
 from outlive.node.ports import Domain, DomainState
 from outlive.node.vm.context import GuestCounts, Statistics, VmContext
-from outlive.node.vm.states import state_of, wanted
+from outlive.node.vm.states import is_to_run, state_of
 from outlive.resources import (
     Amounts,
     Condition,
@@ -311,7 +311,7 @@ class HostReporter:
 
     def _asked_s(self, vm: VirtualMachine | None) -> float | None:
         """The objective of a virtual machine that is to run here."""
-        if vm is None or vm.host != self._node.host or not wanted(vm):
+        if vm is None or vm.host != self._node.host or not is_to_run(vm):
             return None
         return vm.spec.recovery_time_objective_s
 

@@ -25,7 +25,7 @@ from outlive.resources.hosts import StorageLoss
 from outlive.resources.policies import Limits, limits_of
 from outlive.resources.reasons import Reason, VmReason, reason
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vm_states import wanted
+from outlive.resources.vm_states import is_to_run
 from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class StorageWatch:
                     places=loss.places,
                     lost_for=max(0.0, now_s - loss.since_s),
                     action=limits.storage_lost,
-                    recovers=vm.spec.recovery.mode in ("", "restart") and wanted(vm),
+                    recovers=vm.spec.recovery.mode in ("", "restart") and is_to_run(vm),
                     required=await self._read_required(name) if limits.storage_lost == "fence" else None,
                     hangs=name in losses.hanging,
                 )

@@ -172,7 +172,7 @@ class NamedHosts(msgspec.Struct, frozen=True):
     """Object → Nova's name, where they differ."""
 
     @classmethod
-    def of(cls, nova: tuple[str, ...]) -> NamedHosts:
+    def named_by_nova(cls, nova: tuple[str, ...]) -> NamedHosts:
         """The same hosts under both names."""
         objects = host_names(nova)
         renamed = {ours: theirs for ours, theirs in zip(objects, nova, strict=True) if ours != theirs}
@@ -208,7 +208,7 @@ class HostLists:
             if None in found
             else cast("tuple[str, ...]", tuple(found))
         )
-        hosts = NamedHosts.of(names)
+        hosts = NamedHosts.named_by_nova(names)
         if len(raw) <= LIST_BYTES:
             self._known.appendleft((raw, hosts))
         return hosts

@@ -268,6 +268,7 @@ class RuledVm(Choosy, Protocol):
 
 
 V = TypeVar("V", bound=RuledVm)
+G = TypeVar("G")
 
 
 class Demands(Part, frozen=True, kw_only=True):
@@ -401,20 +402,31 @@ def judge(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None
 def companions(vm: V, vms: Iterable[V]) -> tuple[V, ...]:
     """The VM, and those of the others that hard affinity rules keep on one host with it, also by way of further ones;
     by name."""
-    of_rule: dict[AffinityRule, list[V]] = {}
+    views: dict[str, V] = {}
+    of_rule: dict[AffinityRule, list[str]] = {}
     for one in vms:
+        views[one.id] = one
         for rule in _binding_together(one):
-            of_rule.setdefault(rule, []).append(one)
-    found, followed, left = {vm.id: vm}, set[AffinityRule](), list(_binding_together(vm))
+            of_rule.setdefault(rule, []).append(one.id)
+    views[vm.id] = vm
+    found = bound_together(vm.id, lambda one: _binding_together(views[one]), lambda rule: of_rule.get(rule, ()))
+    return tuple(views[name] for name in sorted(found))
+
+
+def bound_together(
+    vm: str, groups_of: Callable[[str], Iterable[G]], members_of: Callable[[G], Iterable[str]]
+) -> set[str]:
+    """The VM and all that share a group with it, with one of these, and so on."""
+    found, followed, left = {vm}, set[G](), list(groups_of(vm))
     while left:
-        rule = left.pop()
-        if rule not in followed:
-            followed.add(rule)
-            for one in of_rule.get(rule, ()):
-                if one.id not in found:
-                    found[one.id] = one
-                    left += _binding_together(one)
-    return tuple(found[name] for name in sorted(found))
+        group = left.pop()
+        if group not in followed:
+            followed.add(group)
+            for one in members_of(group):
+                if one not in found:
+                    found.add(one)
+                    left += groups_of(one)
+    return found
 
 
 def _binding_together(vm: RuledVm) -> Iterator[AffinityRule]:

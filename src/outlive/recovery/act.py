@@ -17,7 +17,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import AlreadyExists, NotFound
 from outlive.base.logging import get_logger
 from outlive.node.membership.pause import PauseGate
-from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, is_ignored, reach_of, wanted
+from outlive.node.vm.states import MIGRATING, VmState, ended, in_phase, is_ignored, is_to_run, reach_of
 from outlive.recovery import states as records
 from outlive.recovery.informers import RecoveryInformers
 from outlive.recovery.model import Action, ActionKind, Reclaim, Release, claim_is_over
@@ -173,7 +173,7 @@ class RecoveryActions:
         return AssignView(
             vm=vm.name,
             fence=action.fence,
-            wanted=wanted(vm) and (not is_ignored(vm) or action.reason.code == PlanReason.ASKED_THERE),
+            wanted=is_to_run(vm) and (not is_ignored(vm) or action.reason.code == PlanReason.ASKED_THERE),
             holders=vm.status.holders,
             assigned=vm.status.assigned,
             members=self._observer.members(vm.status.holders),
@@ -264,7 +264,7 @@ class RecoveryActions:
             raise StepRefused(outcome.refused)
         status = vm.status
         record = records.dropped(vm, action, outcome.proofs, as_datetime(self._clock.now()))
-        if not wanted(vm) and (status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED):
+        if not is_to_run(vm) and (status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED):
             status = in_phase(status, *ended(vm))
         status = _replace(status, holders=(), migration=None, rejection=None, recovery=record)
         written = await self._swap_status(vm, status)

@@ -29,7 +29,7 @@ from outlive.failover.rebalance import (
 from outlive.failover.reconciler.decider import encode_parts
 from outlive.failover.snapshot import Documents, Snapshot, snapshot_of
 from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import VmState, active_move, state_of, wanted
+from outlive.node.vm.states import VmState, active_move, is_to_run, state_of
 from outlive.placement.rules import demands_of
 from outlive.placement.vms import VmView
 from outlive.recovery.in_flight import in_flight
@@ -183,7 +183,7 @@ def _fullest(gathered: Snapshot, hosts: Mapping[str, dict[str, int]]) -> frozens
 
 def _may_move(vm: VirtualMachine, *, ours: bool) -> bool:
     """Whether it runs, may be moved while it does, and nothing else of it is under way."""
-    if not wanted(vm) or unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
+    if not is_to_run(vm) or unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
         return False
     if vm.spec.migration_method == "shutdown" or state_of(vm) != VmState.START:
         return False

@@ -16,7 +16,7 @@ from outlive.failover.analysis.drain.inputs import free_table, possible_places
 from outlive.failover.failback import VmMove
 from outlive.failover.snapshot import Snapshot
 from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import active_move, wanted
+from outlive.node.vm.states import active_move, is_to_run
 from outlive.placement.rules import (
     AFFINITY,
     HARD,
@@ -29,8 +29,8 @@ from outlive.placement.rules import (
     storage_refusal,
 )
 from outlive.placement.vms import amounts_of
-from outlive.recovery.states import unfinished
-from outlive.resources import Amounts, Hypervisor, VirtualMachine
+from outlive.recovery.states import is_waiting, unfinished
+from outlive.resources import CPU, MEMORY, Amounts, Hypervisor, VirtualMachine
 from outlive.resources.hosts import lost_places, out_of_service
 from outlive.resources.reasons import Reason, render
 from outlive.resources.storage_places import first_lost
@@ -93,7 +93,9 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
     if closed := _closed_by(whole, vms, target):
         message = render(closed)
         raise Refused(f"not all of group {group} may be on {host}: {message.text}", remedy=message.remedy)
-    going = [vms[one.id] for one in whole if vms[one.id].host not in ("", host)]
+    away = [vms[one.id] for one in whole if vms[one.id].host not in ("", host)]
+    down = [vm for vm in away if is_waiting(vm)]
+    going = [vm for vm in away if vm not in down]
     for vm in going:
         if is_asked(vm) or active_move(vm) is not None or unfinished(vm):
             raise Conflict(
@@ -108,8 +110,9 @@ def group_moves(gathered: Snapshot, vms: Mapping[str, VirtualMachine], group: st
                 remedy=f"outlive placement rank --vm {view.id} --explain",
             )
     need: dict[str, int] = {}
-    for view in views:
-        for resource, amount in amounts_of(view).items():
+    later = [{CPU: vm.spec.resources.cpu_milli, MEMORY: vm.spec.resources.memory_bytes} for vm in down]
+    for amounts in [*map(amounts_of, views), *later]:
+        for resource, amount in amounts.items():
             need[resource] = need.get(resource, 0) + amount
     short = {name: amount - free.get(name, 0) for name, amount in need.items() if amount > free.get(name, 0)}
     if short:
@@ -136,7 +139,7 @@ def _closed_by(group: Iterable[Demands], vms: Mapping[str, VirtualMachine], host
     """What closes the host to one of these VMs, wherever they are now; ``None``: all of them may be there."""
     names, peers = {one.id for one in group}, Peers()
     for vm in vms.values():
-        if vm.name not in names and (vm.status.holders or wanted(vm)):
+        if vm.name not in names and (vm.status.holders or is_to_run(vm)):
             peers.put(vm.name, [rule for rule in vm.spec.affinity_rules if rule.policy in HARD], vm.hosts())
     for name in sorted(names):
         place = first_lost(vms[name].spec.disks, lost_places(host))

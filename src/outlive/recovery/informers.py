@@ -9,7 +9,7 @@ from typing import Any, Final
 from outlive.base.clock import Clock
 from outlive.failover.slots import is_slot
 from outlive.node.vm.requests import is_asked
-from outlive.node.vm.states import active_move, wanted
+from outlive.node.vm.states import active_move, is_to_run
 from outlive.recovery.states import rejection_of, unfinished
 from outlive.resources import AffinityRule, Cluster, Hypervisor, Membership, Reservation, VirtualMachine
 from outlive.runtime.informer import Informer
@@ -91,13 +91,13 @@ def _assigned(vm: VirtualMachine) -> Iterable[str]:
 def destinations(vm: VirtualMachine) -> tuple[str, ...]:
     """Where it is to run and, in a move, where it goes; none while nobody wants it to run."""
     where, move = vm.status.assigned, active_move(vm)
-    if where is None or not wanted(vm):
+    if where is None or not is_to_run(vm):
         return ()
     return tuple(dict.fromkeys((where.hypervisor, move.target if move is not None else where.hypervisor)))
 
 
 def _unfinished(vm: VirtualMachine) -> Iterable[str]:
-    begins = rejection_of(vm) is not None and wanted(vm)
+    begins = rejection_of(vm) is not None and is_to_run(vm)
     return (UNFINISHED_KEY,) if begins or unfinished(vm) else ()
 
 

@@ -31,7 +31,7 @@ from outlive.node.vm.requests import (
     written,
 )
 from outlive.node.vm.selection import Choice, relocated
-from outlive.node.vm.states import VmState, ended, in_phase, reach_of, wanted
+from outlive.node.vm.states import VmState, ended, in_phase, is_to_run, reach_of
 from outlive.recovery import states as records
 from outlive.recovery.act import SHUT_DOWN, RecoveryActions
 from outlive.recovery.informers import ASKED_INDEX, RecoveryInformers, Since
@@ -142,7 +142,7 @@ class RequestAnswers:
         result = await self._decide(vm, request, places)
         said = places.answer(request, result)
         moves = result.ok and result.writes.node is not UNSET
-        if moves and wanted(vm):
+        if moves and is_to_run(vm):
             target, home = str(result.writes.node), result.writes.last_node
             fence, why = self._observer.fence(vm), reason(PlanReason.ASKED_THERE, host=target)
             against = places.rules.against(target)
@@ -182,10 +182,10 @@ class RequestAnswers:
             )
         status = written(vm, result.writes, "")
         after = _replace(vm, status=status)
-        if request.verb in ("start", "restart") and wanted(after):
+        if request.verb in ("start", "restart") and is_to_run(after):
             record = records.asked(vm, self._observer.fence(vm), as_datetime(self._clock.now()))
             return _replace(status, recovery=record)
         down = status.phase in SHUT_DOWN or status.reason == VmReason.TO_BE_DISABLED
-        if not status.holders and down and not wanted(after) and status.phase != VmState.START:
+        if not status.holders and down and not is_to_run(after) and status.phase != VmState.START:
             return in_phase(status, *ended(after))
         return status

@@ -17,7 +17,7 @@ import msgspec
 from outlive.base.transitions import Transitions, follow
 from outlive.node.membership.holders import NOT_PAUSED
 from outlive.node.membership.states import MemberView, Reach, fenced, of_holder, proof_of
-from outlive.node.vm.states import order_here, rejection_here, wanted
+from outlive.node.vm.states import is_to_run, order_here, rejection_here
 from outlive.recovery.model import Action
 from outlive.resources import (
     Assigned,
@@ -259,6 +259,11 @@ def unfinished(vm: VirtualMachine) -> bool:
     return vm.status.recovery is not None and vm.status.recovery.unfinished
 
 
+def is_waiting(vm: VirtualMachine) -> bool:
+    """Whether its recovery does not go on for a reason that is written there."""
+    return vm.status.recovery is not None and vm.status.recovery.phase is RecoveryPhase.HELD
+
+
 def record_of(vm: VirtualMachine, fence: str, before: Recovery | None = None) -> Recovery:
     """The record of the recovery under way, or a new one.
 
@@ -432,7 +437,7 @@ def dropped(vm: VirtualMachine, action: Action, proofs: Iterable[Proof], at: dat
     died under it counts any more."""
     proofs = tuple(proofs)
     record = record_of(vm, action.fence)
-    failures = record.host_failures if wanted(vm) else ()
+    failures = record.host_failures if is_to_run(vm) else ()
     steps = (*_fenced(proofs), reason(StepReason.DROPPED, why=action.message.text))
     return _next(
         record, RecoveryPhase.DROPPED, at, *steps, proofs=proofs or record.proofs, host_failures=failures, **NO_REASON
@@ -460,7 +465,7 @@ def summary_of(vm: VirtualMachine) -> Reason:
             return reason(StoryReason.WAITS_FOR_OTHERS, **lost, others=waits)
         case RecoveryPhase.ASSIGNED:
             return reason(StoryReason.ASSIGNED, **lost)
-        case RecoveryPhase.DROPPED if vm.spec.recovery.mode == "ignore" and wanted(vm):
+        case RecoveryPhase.DROPPED if vm.spec.recovery.mode == "ignore" and is_to_run(vm):
             return reason(StoryReason.IGNORED, **lost)
         case RecoveryPhase.DROPPED:
             return reason(StoryReason.DROPPED, **lost)

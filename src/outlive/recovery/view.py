@@ -21,10 +21,10 @@ from outlive.node.membership.states import MemberView, dead, fenced, member_view
 from outlive.node.vm.states import (
     active_move,
     asked_since,
+    is_to_run,
     order_here,
     reach_of,
     rejection_here,
-    wanted,
 )
 from outlive.placement.rules import Group, Peers, Verdict, demands_of, judge
 from outlive.placement.vms import VmView, view_of_resource
@@ -196,12 +196,12 @@ class RecoveryObserver:
                 found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if self._concerns(vm, host))
         for place in vms.index_keys(HOLDER_INDEX) if away else ():
             if place.partition("/")[0] in away:
-                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if wanted(vm))
+                found.update((vm.name, vm) for vm in vms.by_index(HOLDER_INDEX, place) if is_to_run(vm))
         for host in vms.index_keys(ASSIGNED_INDEX):
             member = self.member(host)
             starts = member.record.state == "Held" if member is not None else not self._ours(host)
             if not starts or host in away:
-                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if wanted(vm))
+                found.update((vm.name, vm) for vm in vms.by_index(ASSIGNED_INDEX, host) if is_to_run(vm))
         for name in self._informers.reservations.index_keys(CONSUMER_INDEX):
             vm = vms.get(name)
             if vm is not None:
@@ -544,7 +544,7 @@ class RecoveryObserver:
             priority=self._priority(view),
             cpu_milli=view.cpu_milli,
             memory_bytes=view.memory_bytes,
-            wanted=wanted(vm),
+            wanted=is_to_run(vm),
             mode=vm.spec.recovery.mode,
             asked=asked,
             holders=tuple(

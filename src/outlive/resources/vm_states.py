@@ -84,7 +84,7 @@ def state_of(vm: VirtualMachine) -> str:
     return phase
 
 
-def wanted(vm: VirtualMachine) -> bool:
+def is_to_run(vm: VirtualMachine) -> bool:
     """True if it is to run: its host starts it, and recovery restarts it elsewhere."""
     return vm.spec.power_state == "running" and not vm.deleting and state_of(vm) in ON_THE_WAY
 

@@ -50,18 +50,18 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
         if host.name in but:
             host.machine.unplug()
     await world.do("maintenance", {"on": False})
-    cluster = world.store.look(Cluster, "default")
+    cluster = world.store.find(Cluster, "default")
     if cluster is not None and cluster.spec.disarmed:
         await world.attempt("arm-cluster", {})
     await world.do("release", {})
     for name in sorted(world.withdrawn):
-        if world.store.look(Hypervisor, name) is None:
+        if world.store.find(Hypervisor, name) is None:
             await world.do("apply-host", {"host": name})
     for host in world.hosts.values():
         await world.do("maintenance", {"on": False, "hosts": (host.name,)})
         await world.do("maintenance", {"on": False, "hosts": (host.name,), "power": True})
         await world.do("ready", {"host": host.name})
-        found = world.store.look(Hypervisor, host.name)
+        found = world.store.find(Hypervisor, host.name)
         if found is not None and found.spec.fencing.requested:
             await world.attempt("call-off-fence", {"host": host.name})
 
@@ -99,7 +99,7 @@ class Operator:
         if any(fault.code in HELD_BACK and not fault.ended for fault in world.store.all_of(Fault)):
             await self._world.attempt("release", {})
         for host in world.hosts.values():
-            member = world.store.look_member(host.name)
+            member = world.store.find_member_record(host.name)
             if member is None:
                 await self._without_membership(host)
             elif member.machine_id not in ("", host.machine.machine_id):
@@ -165,7 +165,7 @@ class Operator:
         world = self._world
         unheard = [host for host in world.hosts.values() if world.truth.forgotten(host.name)]
         idle = not any(host.lives and (host.hypervisor.domains or host.hypervisor.creating) for host in unheard)
-        cluster = world.store.look(Cluster, "default")
+        cluster = world.store.find(Cluster, "default")
         confirmed = cluster is not None and cluster.spec.confirmed_incarnation == world.store.incarnation
         if unheard and idle and not confirmed:
             await world.attempt("confirm-incarnation", {})

@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 class Readable(Protocol):
     """Objects as they are now."""
 
-    def look(self, kind: type[R], name: str) -> R | None:
+    def find(self, kind: type[R], name: str) -> R | None:
         """One object, if it is there."""
         ...
 
@@ -55,7 +55,7 @@ def refusal_of(store: Readable, write: Write, host: str, names: tuple[str, ...])
     if not host:
         why = write_refusal(names, before, after, facts)
         return Refusal(why, needed != NOTHING_ELSE) if why else None
-    own, election = store.look(Hypervisor, host), store.look(Election, ROLE)
+    own, election = store.find(Hypervisor, host), store.find(Election, ROLE)
     fences = "fencer" in names
     coordinates = fences and (own is None or own.spec.mode == "coordinator")
     leads = election is not None and election.record.holder == host
@@ -77,11 +77,11 @@ def _object_after(write: Write) -> Resource | None:
 def _read_facts(store: Readable, needed: NeededFacts) -> Facts:
     if needed == NOTHING_ELSE:
         return Facts()
-    found = store.all_of(Membership) if needed.every_host else [store.look(Membership, one) for one in needed.members]
+    found = store.all_of(Membership) if needed.every_host else [store.find(Membership, one) for one in needed.members]
     return Facts(
         members=tuple(member_view(one) for one in found if one is not None),
-        vm=store.look(VirtualMachine, needed.vm) if needed.vm else None,
-        cluster=store.look(Cluster, CLUSTER) if needed.cluster else None,
+        vm=store.find(VirtualMachine, needed.vm) if needed.vm else None,
+        cluster=store.find(Cluster, CLUSTER) if needed.cluster else None,
         hosts=tuple(one.name for one in store.all_of(Hypervisor) if one.spec.management == "node")
         if needed.every_host
         else (),

@@ -258,7 +258,7 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     if subject == FLEET:
         return fleet_facts(world)
     kind, facts = SUBJECTS[subject]
-    found = world.store.look(kind, commitment_name(name) if subject == "commitment" else name)
+    found = world.store.find(kind, commitment_name(name) if subject == "commitment" else name)
     known = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
     known["exists"] = found is not None
     if subject == "vm":

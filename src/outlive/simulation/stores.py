@@ -141,13 +141,13 @@ class WorldStore(MemoryStore):
         pages[asked] = page = Page(tuple(found), rows[-1][0] if len(rows) == limit else "")
         return page
 
-    def look(self, kind: type[R], name: str) -> R | None:
+    def find(self, kind: type[R], name: str) -> R | None:
         """The object as it is now, if there is one."""
         return self._decoded.get((kind.kind(), name))  # type: ignore[return-value]
 
-    def look_member(self, host: str) -> MemberRecord | None:
+    def find_member_record(self, host: str) -> MemberRecord | None:
         """What the store says of a host's membership."""
-        found = self.look(Membership, host)
+        found = self.find(Membership, host)
         return found.record if found is not None else None
 
     def all_of(self, kind: type[R]) -> Sequence[R]:

@@ -17,7 +17,7 @@ import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from outlive.base.errors import BadInput, OutliveError
-from outlive.recovery.why import Why, why
+from outlive.recovery.why import Why, explain
 from outlive.resources import Election, Fault, Membership, Resource, VirtualMachine
 from outlive.resources.codec import to_builtins
 from outlive.resources.vms import MigrationPhase
@@ -118,7 +118,7 @@ class Story:
         summary = self._summary()
         self.failed += self.scenario.expect.unmet(summary, tuple(self.world.history.events), self.tolerance_s)
         trace = self.world.history.trace_hash()
-        chain = await why(self.world.store, self._asked, await self.world.sight()) if self._asked else None
+        chain = await explain(self.world.store, self._asked, await self.world.sight()) if self._asked else None
         return Ended(summary, tuple(self.failed), tuple(self._events), trace, standing_out(self.world), chain)
 
     async def _run(self) -> None:
@@ -190,7 +190,7 @@ class Story:
             return value
         if value.startswith(FENCER_OF):
             host = value.removeprefix(FENCER_OF)
-            member = store.look(Membership, host)
+            member = store.find(Membership, host)
             if member is None or not member.record.fence.by:
                 raise BadInput(
                     f"{at(self.now_s)} nobody fences {host}", remedy="write when: to wait until somebody does"
@@ -198,7 +198,7 @@ class Story:
             return member.record.fence.by
         if value.startswith(HOST_OF):
             name = value.removeprefix(HOST_OF)
-            vm = store.look(VirtualMachine, name)
+            vm = store.find(VirtualMachine, name)
             if vm is None or vm.status.assigned is None:
                 raise BadInput(f"{at(self.now_s)} {name} is on no host", remedy="write when: to wait until it is")
             return vm.status.assigned.hypervisor
@@ -333,7 +333,7 @@ class Losses:
 
     def _missed(self, name: str, accident: bool) -> bool:
         """Whether it should run, and nobody asked for its end."""
-        vm = self._world.store.look(VirtualMachine, name)
+        vm = self._world.store.find(VirtualMachine, name)
         if vm is None or not wanted(vm, daemons=self._world.spec.daemons):
             return False
         if accident:

@@ -51,7 +51,7 @@ class TokenStore(StoreProxy):
         """What the host is shown of it; ``Forbidden`` where that is nothing."""
         found = self._reads(kind, "get")
         if found.own and issubclass(kind, OF_A_VM):
-            vm = self._world.look(VirtualMachine, name)
+            vm = self._world.find(VirtualMachine, name)
             if vm is None or self._host not in hosts_of(vm):
                 raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with the VM")
             return await self._store.get(kind, name, fresh=fresh)

@@ -218,7 +218,7 @@ class World:
 
         And how often it could not, because what is over before somebody looks again delays its reports as well.
         """
-        election = self.store.look(Election, FAILOVER_ROLE)
+        election = self.store.find(Election, FAILOVER_ROLE)
         service = self.leading()
         if election is None or service is None or service.process is None or not service.active:
             return None
@@ -239,7 +239,7 @@ class World:
 
     def leading(self) -> Service | None:
         """The controller that the store names as the one that leads, if its process is alive, halted or not."""
-        election = self.store.look(Election, FAILOVER_ROLE)
+        election = self.store.find(Election, FAILOVER_ROLE)
         service = self.controller(election.record.holder.rpartition("-")[0]) if election is not None else None
         return service if service is not None and service.alive else None
 

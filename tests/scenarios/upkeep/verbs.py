@@ -116,7 +116,7 @@ async def _leave(world: World, name: str) -> VirtualMachine:
 
 
 def _host_of(world: World, vm: str) -> str:
-    found = world.store.look(VirtualMachine, vm)
+    found = world.store.find(VirtualMachine, vm)
     assert found is not None
     assert found.status.assigned is not None
     return found.status.assigned.hypervisor

@@ -12,7 +12,7 @@ from outlive.node.vm.operator import at_rest, shown_state
 from outlive.placement.vms import view_of_resource
 from outlive.resources import Assigned, Holder, ObjectMeta, VirtualMachine
 from outlive.resources.reasons import VmReason
-from outlive.resources.vm_states import is_down_for_good, wanted
+from outlive.resources.vm_states import is_down_for_good, is_to_run
 from outlive.resources.vms import VirtualMachineSpec, VirtualMachineStatus
 
 TABLE = [
@@ -51,7 +51,7 @@ def test_a_vm_is_down_for_everybody_or_for_nobody(row: tuple[Any, ...]) -> None:
     view = view_of_resource(vm)
     empty = Locations(trust_hosts=False)
     empty.put_host(HostView(name="kvm-1"))
-    assert (wanted(vm), is_down_for_good(vm), shown_state(vm)) == (to_run, down, shown)
+    assert (is_to_run(vm), is_down_for_good(vm), shown_state(vm)) == (to_run, down, shown)
     assert view.stopped is down
     assert (view.held == ()) is down, "an empty host holds no room for it"
     assert at_rest(vm) is not to_run

@@ -436,7 +436,7 @@ def test_slots_of_an_affinity_group_are_where_all_of_it_may_run_or_the_reason_is
     alone = msgspec.structs.replace(b, host_limit=("h1",))
     fails = planned([a, alone], hosts, dict.fromkeys("ab", 1), Topology()).actions
     assert all(isinstance(one, Fail) for one in fails)
-    assert any("is not for b of affinity group n, which starts together" in one.detail for one in fails)
+    assert any("is not for b of affinity group n, whose VMs start together" in one.detail for one in fails)
     other = msgspec.structs.replace(a, host_limit=("h2",))
     fails = planned([other, alone], hosts, dict.fromkeys("ab", 1), Topology()).actions
     assert any("no host in common that their host limits name" in one.detail for one in fails)

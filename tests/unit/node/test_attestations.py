@@ -14,7 +14,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.attestation import lost_memberships
 from outlive.node.operator import confirm_off, find_host
-from outlive.recovery.why import why
+from outlive.recovery.why import explain
 from outlive.resources import (
     Cluster,
     ClusterStatus,
@@ -141,10 +141,10 @@ def test_why_says_what_to_do_and_afterwards_who_said_what() -> None:
     async def scene() -> None:
         store = store_of(vm("a", ("u1", 2)))
         with pytest.raises(NotFound) as caught:
-            await why(store, "h1", SEEN)
+            await explain(store, "h1", SEEN)
         assert "outlive fence h1 --confirm-off" in caught.value.remedy
         await confirm_off(store, CLOCK, "h1", name="eve", reason="unplugged")
-        told = [one.text for one in (await why(store, "h1", SEEN)).chain]
+        told = [one.text for one in (await explain(store, "h1", SEEN)).chain]
         assert "its lost membership u1 is over through epoch 2, by operator: eve: unplugged, recorded by eve" in told
 
     run(scene())

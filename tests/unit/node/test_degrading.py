@@ -134,7 +134,7 @@ def test_what_is_published_changes_with_the_level_and_not_with_every_sample() ->
             if not seen or seen[-1] != found:
                 seen.append(found)
         assert len(seen) <= 5
-        usage = world.store.look(HypervisorUsage, "kvm-1")
+        usage = world.store.find(HypervisorUsage, "kvm-1")
         assert usage is not None
         assert usage.usage.scores == {"keepalive": 100, "store": 100, "disk": 0, "hypervisor": 100, "storage": 100}
 

@@ -17,7 +17,7 @@ from outlive.node.membership.holders import ENTER, HOLD, HoldView, Me, MoveView
 from outlive.node.operator import request_vm
 from outlive.node.permissions import HostWriter, host_refusal
 from outlive.node.vm.operator import shown_state, undefine_vm
-from outlive.node.vm.states import VmState, deletion_of, state_of, wanted
+from outlive.node.vm.states import VmState, deletion_of, is_to_run, state_of
 from outlive.placement.vms import view_of_resource
 from outlive.recovery.states import REMOVE, RemoveView
 from outlive.resources import (
@@ -89,11 +89,11 @@ def test_what_is_deleted_is_to_stop_whatever_its_phase_says_but_ends_its_move_fi
     for phase in ("start", "restart", "shutdown", "fail", "disable", "migrate"):
         gone = deleted(_replace(VM, status=_replace(VM.status, phase=phase)))
         assert state_of(gone) == VmState.STOP
-        assert not wanted(gone)
+        assert not is_to_run(gone)
     move = Migration(id="m", source="kvm-1", target="kvm-2", mode="live")
     moving = deleted(_replace(VM, status=_replace(VM.status, phase="migrate-live", migration=move)))
     assert state_of(moving) == "migrate-live"
-    assert not wanted(moving)
+    assert not is_to_run(moving)
 
 
 def test_what_is_deleted_needs_no_slots_and_says_what_it_waits_for() -> None:

@@ -135,7 +135,7 @@ def test_daemon_of_an_empty_host_leaves_the_membership_and_comes_back_into_it() 
         assert (found.state, found.epoch, found.dead_through) == ("Held", 2, 1)
         assert found.distrusted == ()
         assert "proof-contradicted.kvm-2" not in faults(world)
-        assert world.store.look(Membership, "kvm-2") is not None
+        assert world.store.find(Membership, "kvm-2") is not None
 
     play(story)
 

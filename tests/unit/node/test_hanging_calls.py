@@ -46,7 +46,7 @@ def test_guest_whose_shutdown_is_never_answered_is_stopped_hard_in_the_end() -> 
         await at(world, 60)
         assert world.running("vm-1") == ()
         assert world.running("vm-2") == ("kvm-1",)
-        vm = world.store.look(VirtualMachine, "vm-1")
+        vm = world.store.find(VirtualMachine, "vm-1")
         assert vm is not None
         assert (vm.status.phase, vm.status.holders) == ("stop", ())
 

@@ -129,7 +129,7 @@ def test_nothing_starts_before_a_host_that_was_not_in_the_backup_has_registered_
         await world.do("laggy-hypervisor", {"hosts": ["kvm-2"], "by": 3.0})
         await world.do("apply-host", {"host": "kvm-2"})
         for _ in range(400):
-            found = world.store.look(Membership, "kvm-2")
+            found = world.store.find(Membership, "kvm-2")
             if found is not None and found.record.incarnation == world.store.incarnation:
                 break
             assert waits(world) == ("kvm-2",)
@@ -149,7 +149,7 @@ def test_host_that_was_not_in_the_backup_registers_anew_though_its_daemon_was_re
         await _not_in_the_backup(world)
         await world.do("kill-daemon", {"hosts": ["kvm-2"]})
         await at(world, 60)
-        assert world.store.look(Membership, "kvm-2") is None
+        assert world.store.find(Membership, "kvm-2") is None
         await world.do("apply-host", {"host": "kvm-2"})
         await at(world, 100)
         assert record(world, "kvm-2").state == "Held"

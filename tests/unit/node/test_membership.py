@@ -55,7 +55,7 @@ async def _order(world: World, requested: str) -> None:
 
 async def _asked_to_be_fenced(world: World) -> None:
     """Somebody asks for it, and a fencer condemns ``kvm-1`` in that epoch."""
-    member = world.store.look(Membership, "kvm-1")
+    member = world.store.find(Membership, "kvm-1")
     assert member is not None
     await _order(world, f"1@{member.metadata.uid}|somebody|asked for")
     await condemn(world)
@@ -176,7 +176,7 @@ def test_host_says_that_nothing_is_left_only_in_a_membership_that_it_renewed_aft
 
 def test_condemned_host_that_was_isolated_stays_out_in_the_same_boot_and_says_that_it_has_to_boot() -> None:
     async def story(world: World) -> None:
-        member = world.store.look(Membership, "kvm-1")
+        member = world.store.find(Membership, "kvm-1")
         assert member is not None
         changed = msgspec.structs.replace(member.record, cut=Cut(through=1))
         await world.store.replace(msgspec.structs.replace(member, record=changed))
@@ -236,13 +236,13 @@ def test_another_machine_of_the_same_name_does_not_get_in() -> None:
 
 def test_host_whose_membership_is_gone_starts_nothing_and_does_not_register_again() -> None:
     async def story(world: World) -> None:
-        member = world.store.look(Membership, "kvm-1")
+        member = world.store.find(Membership, "kvm-1")
         assert member is not None
         await world.store.delete(member.ref)
         await at(world, 5)
         await world.do("guest-crash", {"vms": ["vm-1"]})
         await at(world, 40)
-        assert world.store.look(Membership, "kvm-1") is None
+        assert world.store.find(Membership, "kvm-1") is None
         assert "membership-gone.kvm-1" in faults(world)
         assert world.running("vm-1") == ()
         assert world.running("vm-2") == ("kvm-1",)
@@ -329,7 +329,7 @@ def test_host_whose_guard_refuses_to_be_armed_says_why(monkeypatch: pytest.Monke
         await world.do("arm", {"hosts": ["kvm-1"]})
         await world.clock.sleep(30)
         assert not record(world).guard.armed
-        fault = world.store.look(Fault, "guard-not-armed.kvm-1")
+        fault = world.store.find(Fault, "guard-not-armed.kvm-1")
         assert fault is not None
         assert "the guard refused arm: not on cgroup v2" in fault.message
         monkeypatch.setattr(guard, "handle", handle)
@@ -349,7 +349,7 @@ def test_host_whose_guard_would_not_end_its_guests_does_not_arm_it() -> None:
         guard = host.answering_guard()
         assert guard is not None
         assert (record(world).guard.armed, guard.state.armed) == (False, False)
-        fault = world.store.look(Fault, "guard-not-armed.kvm-1")
+        fault = world.store.find(Fault, "guard-not-armed.kvm-1")
         assert fault is not None
         assert "the guard ends what is below /other.slice" in fault.message
         host.machine.misses = ""
@@ -558,7 +558,7 @@ def test_host_whose_hypervisor_service_cannot_be_used_says_why_until_it_can(monk
         monkeypatch.setattr(LocalDomains, "look_once_started", broken)
         await world.do("kill-daemon", {"hosts": ["kvm-1"]})
         await at(world, 20)
-        found = world.store.look(Fault, "host-cannot-join.kvm-1")
+        found = world.store.find(Fault, "host-cannot-join.kvm-1")
         assert found is not None
         assert not found.ended
         assert "cannot see what runs on it: libvirt 8.0.0 is too old" in found.message

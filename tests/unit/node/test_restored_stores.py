@@ -266,7 +266,7 @@ def test_host_that_was_found_dead_in_the_restored_store_starts_its_vms_once_it_h
         await world.do("power-off", {"hosts": ["kvm-2"]})
         await world.do("store-restore", {})
         await condemn(world, "kvm-2", dead="power")
-        found = world.store.look(Membership, "kvm-2")
+        found = world.store.find(Membership, "kvm-2")
         assert found is not None
         await world.store.replace(_replace(found, record=_replace(found.record, incarnation=world.store.incarnation)))
         await world.do("power-on", {"hosts": ["kvm-2"]})
@@ -322,7 +322,7 @@ def test_host_whose_hypervisor_service_is_stopped_registers_what_it_runs() -> No
 
 
 def _member(world: World, host: str) -> Membership:
-    found = world.store.look(Membership, host)
+    found = world.store.find(Membership, host)
     assert found is not None
     return found
 

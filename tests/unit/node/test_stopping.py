@@ -161,6 +161,6 @@ def test_primary_whose_daemon_stops_hands_its_role_over_while_it_still_renews() 
 
 
 def election(world: World) -> ElectionRecord:
-    found = world.store.look(Election, ROLE)
+    found = world.store.find(Election, ROLE)
     assert found is not None
     return found.record

@@ -480,7 +480,7 @@ def test_guest_that_stands_still_is_not_said_to_run_when_the_entry_of_a_dead_hos
         await at(world, 30)
         assert holders(world) == [("kvm-1", 1, "paused")]
         (mine,) = vm_of(world).status.holders
-        member = world.store.look(Membership, "kvm-2")
+        member = world.store.find(Membership, "kvm-2")
         assert member is not None
         world.hosts["kvm-2"].daemon.kill(again=False)
         other = Holder(hypervisor="kvm-2", member_uid=member.metadata.uid, epoch=1, run_id="past")

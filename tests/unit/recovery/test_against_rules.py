@@ -9,7 +9,7 @@ from tests.support.loops import run
 from tests.support.recovery import RecoveryCloud
 from tests.support.sights import SEEN
 
-from outlive.recovery.why import why
+from outlive.recovery.why import explain
 from outlive.resources import AffinityRule, Assigned, Hypervisor, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -94,12 +94,12 @@ def test_why_names_hard_and_soft_rules_that_a_vm_runs_against_and_what_helps() -
     async def story(cloud: RecoveryCloud) -> None:
         await cloud.hosts("h1", "h2")
         await cloud.vm("alone", "h1", affinity=APART)
-        answer = await why(cloud.memory, "alone", SEEN)
+        answer = await explain(cloud.memory, "alone", SEEN)
         assert (answer.remedy, [one for one in answer.chain if "rule" in one.text]) == ("", [])
         await cloud.vm("a", "h2", affinity=(*APART, *SOFT_TOGETHER), host_limit=("h1",))
         await cloud.vm("b", "h2", affinity=APART)
         await cloud.vm("c", "h1", affinity=SOFT_TOGETHER)
-        answer = await why(cloud.memory, "a", SEEN)
+        answer = await explain(cloud.memory, "a", SEEN)
         said = [one.text for one in answer.chain if "runs against a rule" in one.text]
         assert all(word in text for word, text in zip(("hostLimit", "group db", "group web"), said, strict=True))
         assert answer.remedy.startswith("outlive vm move a")

@@ -12,7 +12,7 @@ from tests.support.recovery import RecoveryCloud
 
 from outlive.base.errors import Conflict, NotFound
 from outlive.base.random import Random
-from outlive.node.vm.states import wanted
+from outlive.node.vm.states import is_to_run
 from outlive.resources import Reservation, VirtualMachine
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
@@ -133,7 +133,7 @@ async def _judge(storm: Storm, seed: int) -> None:
         where, record = vm.status.assigned, vm.status.recovery
         facts = (seed, name, msgspec.to_builtins(vm.status))
         assert where is not None, facts
-        if not wanted(vm):
+        if not is_to_run(vm):
             assert all(one.hypervisor in cloud.alive for one in vm.status.holders), facts
             continue
         if cloud.running[name]:

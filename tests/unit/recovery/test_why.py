@@ -18,7 +18,7 @@ from outlive.cli.decide import decision_table
 from outlive.cli.why import why_lines
 from outlive.failover.failback import FailBackObstacle, FailBackResult
 from outlive.node.fencing.states import CONDEMN, CondemnView
-from outlive.recovery.why import Why, why
+from outlive.recovery.why import Why, explain
 from outlive.resources import (
     Assigned,
     Condition,
@@ -107,7 +107,7 @@ def explained(
         trail.follow(log)
         log.use(CONDEMN.decision, view, subject="h1")
         await trail.flush()
-        return await why(store, name, SEEN)
+        return await explain(store, name, SEEN)
 
     return run(scene())
 
@@ -213,14 +213,14 @@ def test_a_host_that_somebody_asks_to_have_fenced_says_who_and_how_to_have_it_ba
     spec = HypervisorSpec(fencing=FencingSpec(requested="3|eve|it smells"))
     meta = ObjectMeta(name="h1")
     store.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=record)])
-    answer = run(why(store, "h1", SEEN))
+    answer = run(explain(store, "h1", SEEN))
     assert "eve asks to have it fenced: it smells; until it has booted" in answer.chain[-1].text
     assert "--confirm-off" in answer.remedy
     assert answer.remedy.endswith("outlive fence h1 --call-off")
     dead = MemoryStore(CLOCK, SeededIds(Random(1)))
     over = msgspec.structs.replace(record, dead_through=3, proof=PROOF)
     dead.load([Hypervisor(metadata=meta, spec=spec), Membership(metadata=meta, record=over)])
-    assert "call-off" not in run(why(dead, "h1", SEEN)).remedy
+    assert "call-off" not in run(explain(dead, "h1", SEEN)).remedy
 
 
 def test_an_unknown_name_is_no_traceback() -> None:
@@ -240,7 +240,7 @@ def test_of_a_host_that_nobody_watches_that_is_said() -> None:
 
     async def scene(name: str) -> str:
         with pytest.raises(NotFound) as caught:
-            await why(store, name, SEEN)
+            await explain(store, name, SEEN)
         return str(caught.value)
 
     assert "no membership, so nobody watches it" in run(scene("h1"))
@@ -260,7 +260,7 @@ def test_a_host_with_a_slow_power_controller_says_what_a_proof_costs() -> None:
                 Membership(metadata=ObjectMeta(name="h1"), record=HELD),
             ]
         )
-        return await why(store, "h1", SEEN)
+        return await explain(store, "h1", SEEN)
 
     (link,) = [link.text for link in run(scene()).chain if "power controller" in link.text]
     assert link == (
@@ -305,7 +305,7 @@ def test_a_vm_whose_host_went_in_good_order_says_for_what_it_waits(
                 ),
             ]
         )
-        return await why(store, "vm-1", SEEN), await why(store, "h1", SEEN)
+        return await explain(store, "vm-1", SEEN), await explain(store, "h1", SEEN)
 
     of_vm, of_host = run(scene())
     assert says in of_vm.summary
@@ -346,7 +346,7 @@ def test_a_vm_that_does_not_go_back_to_the_host_that_it_prefers_says_what_blocks
             holder = Holder(hypervisor=host, member_uid="u", epoch=1, run_id="r", seen="running")
             status = VirtualMachineStatus(assigned=Assigned(hypervisor=host), holders=(holder,))
             store.load([record, VirtualMachine(metadata=ObjectMeta(name="vm-1"), spec=spec, status=status)])
-            return await why(store, "vm-1", SEEN)
+            return await explain(store, "vm-1", SEEN)
 
         return [link.text for link in run(scene()).chain]
 

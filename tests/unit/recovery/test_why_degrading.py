@@ -10,7 +10,7 @@ from outlive.base.clock import LoopClock, as_datetime
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.health import Answer, becomes, message, remedy
-from outlive.recovery.why import Why, why
+from outlive.recovery.why import Why, explain
 from outlive.resources import Degrading, Hypervisor, HypervisorStatus, MemberRecord, Membership, ObjectMeta
 from outlive.store.memory import MemoryStore
 
@@ -22,7 +22,7 @@ def asked(degrading: Degrading | None) -> Why:
         store = MemoryStore(LoopClock(), SeededIds(Random(1)))
         host = Hypervisor(metadata=ObjectMeta(name="h1"), status=HypervisorStatus(degrading=degrading))
         store.load([host, Membership(metadata=ObjectMeta(name="h1"), record=MemberRecord(machine_id="m", boot_id="b"))])
-        return await why(store, "h1", SEEN)
+        return await explain(store, "h1", SEEN)
 
     return run(answer())
 

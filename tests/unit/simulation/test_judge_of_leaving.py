@@ -43,7 +43,7 @@ class Known:
         self.store: Any = self
         self._hosts = {one.name: one for one in hosts}
 
-    def look(self, kind: Any, name: str) -> Hypervisor | None:
+    def find(self, kind: Any, name: str) -> Hypervisor | None:
         return self._hosts.get(name)
 
 

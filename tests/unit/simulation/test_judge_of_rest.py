@@ -276,7 +276,7 @@ def test_room_that_is_counted_twice_is_found_at_rest() -> None:
 
     async def silent(bench: Bench, silent_s: float) -> None:
         bench.store.load((*twice, make_registered("h2")))
-        uid = bench.store.look(Membership, "h2").metadata.uid
+        uid = bench.store.find(Membership, "h2").metadata.uid
         bench.judge.truth.renewed_s[uid] = asyncio.get_running_loop().time() - silent_s
         bench.judge.rest()
 

@@ -51,7 +51,7 @@ def test_field_of_another_writer_is_refused_and_found_at_once() -> None:
         bench.store.load([make_vm(), make_member("h1")])
         with pytest.raises(Forbidden, match=r"the token of host h1 may not write status.home of VirtualMachine/vm-1"):
             await write_as(bench, author("h1", "fencer"), with_home("h2"))
-        found = bench.store.look(VirtualMachine, "vm-1")
+        found = bench.store.find(VirtualMachine, "vm-1")
         assert found is not None
         assert found.status.home == ""
         assert [one.loud for one in bench.history.events if one.kind == "refused"] == [True]
@@ -90,7 +90,7 @@ def test_host_enters_itself_in_a_later_epoch_only_once_its_membership_has_it() -
     async def registered(bench: Bench) -> None:
         bench.store.load([make_vm(*held(1)), make_member("h1", epoch=2, incarnation=bench.store.incarnation)])
         await write_as(bench, author("h1", "daemon"), with_holder(2))
-        found = bench.store.look(VirtualMachine, "vm-1")
+        found = bench.store.find(VirtualMachine, "vm-1")
         assert found is not None
         assert found.status.holders == held(2)
 
@@ -143,7 +143,7 @@ def test_operator_is_never_refused_and_one_who_does_what_only_administrators_may
         async def story(bench: Bench) -> None:
             bench.store.load([make_vm(*held(1)), make_member("h1")])
             await write_as(bench, by, with_home("h2"))
-            found = bench.store.look(VirtualMachine, "vm-1")
+            found = bench.store.find(VirtualMachine, "vm-1")
             assert found is not None
             assert found.status.home == "h2"
 

@@ -88,7 +88,7 @@ async def test_judges_hear_of_a_write_and_its_author_before_its_writer_is_answer
     with authored(SOMEBODY):
         made = await world.reached().create(KVM)
     assert world.authors == ["ctl-1"]
-    assert world.store.look(Hypervisor, "kvm-1") == made
+    assert world.store.find(Hypervisor, "kvm-1") == made
     changed = await world.store.replace(labelled(made, "b"))
     assert world.writes[1] == ("operator", made, changed)
 
@@ -123,7 +123,7 @@ async def test_readers_are_shown_nothing_that_judges_have_not_heard_of() -> None
     writing = asyncio.ensure_future(world.store.create(KVM))
     await asyncio.sleep(0.5)
     found = await world.reached().get(Hypervisor, "kvm-1")
-    assert world.store.look(Hypervisor, "kvm-1") == found
+    assert world.store.find(Hypervisor, "kvm-1") == found
     await writing
 
 
@@ -165,7 +165,7 @@ async def test_a_write_that_is_answered_late_is_judged_by_what_it_changed() -> N
     third = await world.store.replace(labelled(second, "c"))
     world.store.heard(made, second)
     assert world.writes[-1] == ("operator", made, second)
-    assert world.store.look(Hypervisor, "kvm-1") == third
+    assert world.store.find(Hypervisor, "kvm-1") == third
 
 
 @claim
@@ -181,10 +181,10 @@ async def test_what_is_deleted_is_gone_for_the_judges_too() -> None:
     world = heard()
     made = await world.store.create(KVM)
     await world.store.delete(made.ref)
-    assert world.store.look(Hypervisor, "kvm-1") is None
+    assert world.store.find(Hypervisor, "kvm-1") is None
     assert world.writes[-1] == ("operator", made, None)
     again = await world.store.create(KVM)
-    assert world.store.look(Hypervisor, "kvm-1") == again
+    assert world.store.find(Hypervisor, "kvm-1") == again
 
 
 @claim
@@ -193,11 +193,11 @@ async def test_an_object_with_finalizers_is_only_marked() -> None:
     metadata = msgspec.structs.replace(KVM.metadata, finalizers=("outlive.dev/wait",))
     made = await world.store.create(msgspec.structs.replace(KVM, metadata=metadata))
     await world.store.delete(made.ref)
-    marked = world.store.look(Hypervisor, "kvm-1")
+    marked = world.store.find(Hypervisor, "kvm-1")
     assert marked is not None
     assert marked.metadata.deletion_timestamp is not None
     await world.store.replace(msgspec.structs.replace(marked, metadata=_free(marked)))
-    assert world.store.look(Hypervisor, "kvm-1") is None
+    assert world.store.find(Hypervisor, "kvm-1") is None
 
 
 def _free(obj: Resource) -> ObjectMeta:

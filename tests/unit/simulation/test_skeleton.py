@@ -38,7 +38,7 @@ async def _lost(world: World, verb: str, **arguments: Any) -> tuple[set[str], Vi
         await world.clock.sleep(0.1)
     took_s = world.clock.monotonic() - begun
     await world.clock.sleep(5.0)
-    vm = world.store.look(VirtualMachine, "vm-1")
+    vm = world.store.find(VirtualMachine, "vm-1")
     assert vm is not None
     assert [one for one in world.violations if one.invariant != "S3"] == []
     await world.stop()
@@ -80,7 +80,7 @@ def test_unarmed_host_without_a_power_controller_keeps_its_vm() -> None:
         _, vm, took_s = await _lost(world, "cut", network="store")
         assert took_s >= 100.0
         assert [one.hypervisor for one in vm.status.holders] == ["kvm-1"]
-        member = world.store.look(Membership, "kvm-1")
+        member = world.store.find(Membership, "kvm-1")
         assert member is not None
         assert member.record.fence.phase == "unconfirmed"
 

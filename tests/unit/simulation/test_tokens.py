@@ -70,7 +70,7 @@ def test_of_vms_of_others_it_is_shown_a_part_and_writes_no_more() -> None:
         status = _replace(theirs.status, holders=(Holder(hypervisor="h1"),))
         now = await store.get(VirtualMachine, "theirs")
         assert (await store.replace_status(_replace(now, status=status))).spec.project == "p"  # it is its own now
-        kept = world.look(VirtualMachine, "theirs")
+        kept = world.find(VirtualMachine, "theirs")
         assert kept is not None
         assert (kept.spec.project, kept.metadata.labels, kept.status.holders) == ("p", {"a": "b"}, status.holders)
         assert refused == []

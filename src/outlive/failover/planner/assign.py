@@ -38,7 +38,10 @@ class AssignInput(Offered, frozen=True, kw_only=True, rename="camel", omit_defau
     key_prefix: str = "new-"
     """Keys of new slots are this and a number that makes them differ from the names of all slots."""
     groups: tuple[ServerGroup, ...] = ()
-    """The server groups of the VMs of ``needs``, with all their members; of these ``slots`` has every slot."""
+    """The server groups that bear on the VMs of ``needs``, with all their members; of these ``slots`` has every slot.
+    """
+    later: tuple[Need, ...] = ()
+    """What others are served after these: where they are to be with one of ``needs``, room for both is looked for."""
 
 
 class AssignResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -81,6 +84,7 @@ def assign(given: AssignInput) -> AssignResult:
             one_new_per_host=given.one_new_per_host,
             key_prefix=given.key_prefix,
         )
+        greedy.expect((*given.needs, *given.later))
         greedy.close(given.excluded_slots)
         greedy.mark_new(given.used_hosts)
         return greedy

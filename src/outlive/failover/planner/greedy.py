@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from outlive.failover.fleet import Fleet, FreeAmounts
+from outlive.failover.membership_index import Size
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Fail, Join, Need, Offer, Open, new_slot, opening
 from outlive.failover.planner.offers import HostHashes, Ints, NewHosts, ReuseHosts
@@ -53,6 +55,7 @@ class Greedy:
         """Hosts that received a new slot in this cycle."""
         self._most_members = most_members
         self._full = 0
+        self._expected: dict[str, Need] = {}
         self.renew(reuse=reuse, new=new, free=free, hosts=hosts)
         self.name_new_slots(key_prefix)
         if most_members:
@@ -78,6 +81,17 @@ class Greedy:
         self._hosts = hosts
         self._all_hosts: Ints | None = None
 
+    def expect(self, needs: Iterable[Need]) -> None:
+        """These are served from now on, in some order: who is to be with others leaves them room beside it."""
+        self._expected = {need.vm: need for need in needs} if self.separation.has_groups else {}
+
+    def expected_with(self, vm: str) -> tuple[Need, ...]:
+        """What is still to be served for those that affinity groups keep together with the VM, by id."""
+        if not self._expected:
+            return ()
+        others = sorted(self.separation.companions(vm) - {vm})
+        return tuple(need for one in others if (need := self._expected.get(one)) is not None and need.needed > 0)
+
     def mark_new(self, hosts: Iterable[str]) -> None:
         """These hosts received a new slot in this cycle."""
         self._new_on.update(map(self.fleet.host, hosts))
@@ -98,11 +112,27 @@ class Greedy:
         if refusal is not None:
             return [refusal]
         for done in range(need.needed):
-            action = self._join(vm, need) or self._open(vm, need, need.needed - done, worded=worded)
+            action = self._give(vm, need, need.needed - done, worded=worded)
             actions.append(action)
             if isinstance(action, Fail):
                 break
+            self._note_served(vm.id)
         return actions
+
+    def _give(self, vm: VmView, need: Need, missing: int, *, worded: bool) -> Action:
+        """One slot for the VM, where those that are to be with it have room as well, if there is such a host."""
+        others = self.expected_with(vm.id) if self.fleet.limited else ()
+        if others:
+            beside = sum(one.size.cpu_milli for one in others), sum(one.size.memory_bytes for one in others)
+            action = self._join(vm, need, beside) or self._open(vm, need, missing, worded=False, beside=beside)
+            if not isinstance(action, Fail):
+                return action
+        return self._join(vm, need) or self._open(vm, need, missing, worded=worded)
+
+    def _note_served(self, vm: str) -> None:
+        need = self._expected.get(vm)
+        if need is not None:
+            self._expected[vm] = msgspec.structs.replace(need, needed=need.needed - 1)
 
     def _refusal(self, vm: VmView, need: Need) -> Fail | None:
         sizes = (vm.cpu_milli, vm.memory_bytes, need.size.cpu_milli, need.size.memory_bytes)
@@ -117,7 +147,8 @@ class Greedy:
         }
         return failure(vm.id, Reason(CoverageReason.ZERO_SIZE, declared), need.needed)
 
-    def _join(self, vm: VmView, need: Need) -> Join | None:
+    def _join(self, vm: VmView, need: Need, beside: Size | None = None) -> Join | None:
+        """``beside``: only on hosts with so much room."""
         offer = self._reuse.get(need.offer_class)
         if offer is None:
             given = self._reuse_offers.get(need.offer_class)
@@ -136,6 +167,9 @@ class Greedy:
             return None
         usable &= fleet.admissible(number)
         usable = self.separation.among(vm.id, usable)
+        if beside is not None and usable:
+            roomy = self.fleet.room(np.arange(len(fleet.host_names)), *beside)
+            usable &= fleet.placed_on(np.flatnonzero(roomy).tolist())
         slot = offer.fullest(usable)
         if slot is None:
             return None
@@ -167,7 +201,8 @@ class Greedy:
         if self.fleet.slot_members(slot) >= self._most_members:
             self._full |= self.fleet.slot_bit(slot)
 
-    def _open(self, vm: VmView, need: Need, missing: int, *, worded: bool) -> Open | Fail:
+    def _open(self, vm: VmView, need: Need, missing: int, *, worded: bool, beside: Size = (0, 0)) -> Open | Fail:
+        """``beside``: only on hosts with so much room beside the new slot."""
         offer = self._new_hosts(need.offer_class)
         if offer is None or offer.error:
             error = offer.error if offer is not None else f"placement was not asked for {need.offer_class}"
@@ -175,7 +210,7 @@ class Greedy:
         if not self.fleet.holds_for(vm.id):
             return self._clash(vm, missing)
         size = need.size
-        room = self.fleet.room(offer.hosts, size.cpu_milli, size.memory_bytes)
+        room = self.fleet.room(offer.hosts, size.cpu_milli + beside[0], size.memory_bytes + beside[1])
         allowed = ~self._barred(vm.id, offer.hosts)
         possible = room & allowed
         if self._one_new_per_host:

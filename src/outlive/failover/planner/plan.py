@@ -327,7 +327,7 @@ def _greedy_plan(
     def begin() -> Greedy:
         fleet = Fleet.build(ranked, topology=given.topology)
         fleet.separation.take(groups)
-        return Greedy(
+        greedy = Greedy(
             fleet,
             reuse=given.reuse,
             new=given.new,
@@ -336,6 +336,8 @@ def _greedy_plan(
             one_new_per_host=given.one_new_per_host,
             most_members=most_members,
         )
+        greedy.expect(claim.need for claim in claims)
+        return greedy
 
     greedy, actions = serve_all(claims, begin, worded=worded)
     return PlanResult.of(actions, result_of(slots, actions, greedy.opened).slots, missing=len(claims))

@@ -11,6 +11,9 @@ with the room that the present slots hold, and then a way there is looked for
 * A new slot is opened once its host has room. Old slots are emptied in the order in which that works; what a VM gets
   beyond what it had comes last.
 
+Where slots of a server group are not as its policy asks, those of the VMs concerned are planned anew first, beside all
+others, which stay as they are.
+
 Not promised: that everybody switches. Where room for the new slots is only found under old ones that cannot be emptied
 first, those VMs stay as they are.
 """
@@ -23,12 +26,13 @@ from typing import Final
 
 import msgspec
 
-from outlive.failover.check import CheckInput, check
+from outlive.failover.check import CheckInput, Fault, check, separations
 from outlive.failover.conflicts import ConflictIndex
 from outlive.failover.fleet import Fleet, FreeAmounts, held_by
 from outlive.failover.model import SlotView
 from outlive.failover.planner.actions import Action, Join, Leave, Open, offered, opening
 from outlive.failover.planner.plan import PlanInput, PlanResult, plan, shortfalls_of, with_room_of
+from outlive.failover.planner.selection import presence
 from outlive.placement.rules import may_run_on
 from outlive.resources import MEMORY
 
@@ -48,6 +52,9 @@ def replan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -
     """
     added = plan(given, keep_going=keep_going)
     old, kept = _divided(given)
+    regrouped = _regrouped(given, old, added.missing)
+    if regrouped is not None and shortfalls_of(given, regrouped.slots) <= shortfalls_of(given, added.slots):
+        return regrouped
     if not old or not (added.failed or _much_is_missing(given, added)):
         return added
     bare = msgspec.structs.replace(given, slots=kept, free=with_room_of(given.free, old))
@@ -56,6 +63,29 @@ def replan(given: PlanInput, *, keep_going: Callable[[], bool] = lambda: True) -
     if switched is None:
         return added
     return switched if _is_better(given, switched, added) else added
+
+
+def _regrouped(given: PlanInput, old: Sequence[SlotView], missing: int) -> PlanResult | None:
+    """The VMs of server groups whose slots are not as asked change to new slots; ``None`` where that is no plan."""
+    against = [
+        one
+        for one in separations(given.vms, given.slots, given.topology, given.required)
+        if one.fault is Fault.SERVER_GROUP
+    ]
+    concerned = {vm for one in against for vm in (one.vm, *one.others)}
+    theirs = [slot for slot in old if not concerned.isdisjoint(slot.members)]
+    if not theirs:
+        return None
+    names = {slot.name for slot in theirs}
+    kept = [slot for slot in given.slots if slot.name not in names]
+    present = presence(given.vms, kept)
+    bare = msgspec.structs.replace(
+        given,
+        slots=tuple(msgspec.structs.replace(slot, ready=False) for slot in kept),
+        required={vm: max(0, need - present.get(vm, 0)) for vm, need in given.required.items()},
+        free=with_room_of(given.free, theirs),
+    )
+    return _Switching(given, theirs, plan(bare, worded=False)).result(missing)
 
 
 def _divided(given: PlanInput) -> tuple[tuple[SlotView, ...], tuple[SlotView, ...]]:

@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.failover.fleet import Fleet
 from outlive.failover.model import SlotView
-from outlive.failover.planner.actions import Action, Claim, Fail, Join, Offer, Open
+from outlive.failover.planner.actions import Action, Claim, Fail, Join, Need, Offer, Open
 from outlive.failover.planner.assign import AssignInput, result_of
 from outlive.failover.planner.greedy import Greedy
 from outlive.failover.reconciler.cache import FleetCache
@@ -37,6 +37,7 @@ class Assigner:
         greedy = self._prepared(index, limit_new=terms.limit_new, closed=terms.closed)
         greedy.renew(reuse=offers.reuse, new=offers.new, free=terms.free, hosts=self._cache.locations.names)
         greedy.mark_new(terms.used)
+        greedy.expect(one.need for one in missing)
         record = _Record(self._cache, self._decider, terms)
         actions: list[Action] = []
         with index.trial():
@@ -45,9 +46,9 @@ class Assigner:
                     continue
                 prefix = f"{KEY_PREFIX}{number}-"
                 greedy.name_new_slots(prefix)
-                own = index.slots_of(one.vm.id)
+                own, later = index.slots_of(one.vm.id), greedy.expected_with(one.vm.id)
                 served = greedy.serve(one.vm, one.need)
-                record.add(one, own, served, greedy, prefix)
+                record.add(one, own, later, served, greedy, prefix)
                 actions += served
         return actions
 
@@ -74,12 +75,20 @@ class _Record:
         """Slots as the actions so far leave them."""
         self._explained: set[str] = set()
 
-    def add(self, one: Claim, own: Sequence[str], actions: Sequence[Action], greedy: Greedy, prefix: str) -> None:
-        """One VM's decision; ``own``: the slots that it had."""
+    def add(
+        self,
+        one: Claim,
+        own: Sequence[str],
+        later: tuple[Need, ...],
+        actions: Sequence[Action],
+        greedy: Greedy,
+        prefix: str,
+    ) -> None:
+        """One VM's decision; ``own``: the slots that it had, ``later``: what is served after it beside it."""
         failed = any(isinstance(action, Fail) for action in actions)
         joins = {action.slot: action.host for action in actions if isinstance(action, Join)}
         opened = {action.slot_key: greedy.opened[action.slot_key] for action in actions if isinstance(action, Open)}
-        groups = self._cache.index.separation.groups(one.vm.id)
+        groups = self._cache.index.separation.related(one.vm.id)
         theirs = self._slots_of(groups) - {*own, *joins, *opened}
         names = sorted({*own, *joins, *theirs})
         slots = {name: self._pending.get(name) or self._cache.slots[name] for name in names}
@@ -100,6 +109,7 @@ class _Record:
                 excluded_slots=tuple(sorted(theirs)),
                 key_prefix=prefix,
                 groups=groups,
+                later=later,
             )
             given = msgspec.structs.replace(given, topology=self._cache.topology(_hosts_in(given)))
             self._decider.assigned(given, result, subject=one.vm.id)

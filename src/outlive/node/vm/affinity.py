@@ -19,7 +19,7 @@ from outlive.node.migration.record import P, abort
 from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.selection import MEBIBYTE, survey, works
 from outlive.node.vm.start import SOON_S, Ruling, start, start_turn
-from outlive.node.vm.states import active_move, of_host, rejected_by, wanted
+from outlive.node.vm.states import active_move, is_to_run, of_host, rejected_by
 from outlive.placement.rules import (
     AFFINITY,
     ANTI_AFFINITY,
@@ -222,7 +222,7 @@ async def _closed_to_its_group(
     Where recovery sends it back here all the same it starts: the others then are told which rule is in their way. So
     does one that nobody would start elsewhere, by its policy.
     """
-    demands = [demands_of(one) for one in everyone if one.name == vm.name or wanted(one)]
+    demands = [demands_of(one) for one in everyone if one.name == vm.name or is_to_run(one)]
     group = companions(demands_of(vm), demands)
     if len(group) < 2 or memory.left_to_group or vm.spec.recovery.mode in ("hold", "ignore"):
         return ""
@@ -245,4 +245,4 @@ async def _closed_to_its_group(
 
 
 def _is_placed(vm: VirtualMachine) -> bool:
-    return bool(vm.status.holders) or (wanted(vm) and not rejected_by(vm, vm.host))
+    return bool(vm.status.holders) or (is_to_run(vm) and not rejected_by(vm, vm.host))

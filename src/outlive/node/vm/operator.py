@@ -23,9 +23,9 @@ from outlive.node.vm.states import (
     VmState,
     active_move,
     deletion_of,
+    is_to_run,
     rejection_here,
     state_of,
-    wanted,
 )
 from outlive.resources import Amounts, Console, Holder, Hypervisor, ObjectRef, VirtualMachine
 from outlive.resources.definitions import check_name, host_problem, parse, redefined
@@ -59,7 +59,7 @@ def called(vm: VirtualMachine) -> str:
 
 def at_rest(vm: VirtualMachine) -> bool:
     """Whether it runs nowhere, moves nowhere, and is not to run."""
-    return not vm.status.holders and active_move(vm) is None and not wanted(vm)
+    return not vm.status.holders and active_move(vm) is None and not is_to_run(vm)
 
 
 DELETING: Final = "deleting"
@@ -114,7 +114,7 @@ def outcome_of(vm: VirtualMachine, request: Request) -> bool | None:
         return False
     if request.verb in RELOCATIONS and _aborted(vm):
         return False
-    if request.verb in RELOCATIONS and not wanted(vm):
+    if request.verb in RELOCATIONS and not is_to_run(vm):
         return True
     return True if state == VmState.START and _runs(vm) else None
 

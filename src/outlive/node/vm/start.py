@@ -41,7 +41,16 @@ from outlive.node.vm.context import VmContext, VmMemory
 from outlive.node.vm.domains import LocalDomains
 from outlive.node.vm.locks import obstacle
 from outlive.node.vm.start_order import StartTurn, turn_of, turn_over
-from outlive.node.vm.states import VmState, brought, fence_of, in_phase, reach_of, restarts_elsewhere, state_of, wanted
+from outlive.node.vm.states import (
+    VmState,
+    brought,
+    fence_of,
+    in_phase,
+    is_to_run,
+    reach_of,
+    restarts_elsewhere,
+    state_of,
+)
 from outlive.node.vm.stop import destroy, release
 from outlive.resources import VirtualMachine
 from outlive.resources.policies import limits_of
@@ -334,7 +343,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
             vm=name,
             me=node.lease.me,
             assigned=now.host,
-            wanted=wanted(now),
+            wanted=is_to_run(now),
             holders=now.status.holders,
             members=fresh.members,
             reach=reach_of(now),

@@ -22,7 +22,7 @@ from outlive.base.logging import get_logger
 from outlive.base.phrases import listing
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import OrderMemory, VmContext, VmMemory
-from outlive.node.vm.states import VmState, active_move, fence_of, order_here, state_of, wanted
+from outlive.node.vm.states import VmState, active_move, fence_of, is_to_run, order_here, state_of
 from outlive.resources import Holder, Hypervisor, Membership, VirtualMachine
 from outlive.resources.reasons import OrderReason, Value, VmReason, reason, render
 from outlive.resources.vms import START_AFTER_LIMIT, MigrationPhase, RecoveryPhase, StartOrder, VirtualMachineStatus
@@ -312,7 +312,7 @@ async def _look(node: VmContext, name: str, memory: OrderMemory) -> NamedVm:
     vm = await node.read(name)
     if vm is None:
         return NamedVm(vm=name, state="missing", why=_said(OrderReason.MISSING))
-    if not wanted(vm) and not _comes_back(vm):
+    if not is_to_run(vm) and not _comes_back(vm):
         return NamedVm(vm=name, state="stopped", why=_why_not(vm))
     if await _runs(node, vm, memory):
         return NamedVm(vm=name, state="running")

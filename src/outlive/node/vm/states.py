@@ -23,9 +23,9 @@ from outlive.resources.vm_states import HALTED as HALTED
 from outlive.resources.vm_states import MIGRATING as MIGRATING
 from outlive.resources.vm_states import VmState as VmState
 from outlive.resources.vm_states import active_move as active_move
+from outlive.resources.vm_states import is_to_run as is_to_run
 from outlive.resources.vm_states import phase_word
 from outlive.resources.vm_states import state_of as state_of
-from outlive.resources.vm_states import wanted as wanted
 from outlive.resources.vms import Rejection, StartOrder, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 

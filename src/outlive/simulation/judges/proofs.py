@@ -163,7 +163,7 @@ def guard_keeps_to_what_is_published(truth: Truth, host: str, guard: State) -> s
 
     A restored store is excepted: what it says of guards is from before.
     """
-    found = truth.store.look(Membership, host)
+    found = truth.store.find(Membership, host)
     if found is None or truth.restored or found.record.dead_through >= found.record.epoch:
         return ""
     says = found.record.guard

@@ -106,7 +106,7 @@ def _check_deletion(truth: Truth, vm: VirtualMachine) -> str:
 
 def _stays_isolated(truth: Truth, host: str) -> bool:
     """Whether the host is isolated, and no coordinator lives that could end that."""
-    member = truth.store.look_member(host) if host else None
+    member = truth.store.find_member_record(host) if host else None
     hosts = [one.name for one in truth.store.all_of(Hypervisor) if one.spec.mode == "coordinator"]
     return member is not None and member.cut.through > 0 and not any(_lives(truth, one) for one in hosts)
 
@@ -114,7 +114,7 @@ def _stays_isolated(truth: Truth, host: str) -> bool:
 def _stays_down(truth: Truth, vm: VirtualMachine) -> str:
     """What only a drain has stopped starts again once its host is ready."""
     where = vm.host
-    host = truth.store.look(Hypervisor, where) if where else None
+    host = truth.store.find(Hypervisor, where) if where else None
     if host is None or vm.spec.power_state != "running" or vm.status.phase != "stop":
         return ""
     ready = host.status.domain_state == "ready" and not host.status.lost and _counts(truth, where)
@@ -221,7 +221,7 @@ def _may_run(truth: Truth, vm: VirtualMachine, host: str) -> bool:
 def _died_with_it(truth: Truth, vm: VirtualMachine) -> bool:
     """Whether its host is off and has not said, or not again, that it has it: it may have landed there just before."""
     where = vm.host
-    host = truth.store.look(Hypervisor, where) if where else None
+    host = truth.store.find(Hypervisor, where) if where else None
     listed = host is not None and any(one.id == vm.name for one in host.status.instances)
     return _is_off(truth, where) and not listed
 
@@ -266,19 +266,19 @@ def _at(truth: Truth, vm: VirtualMachine, assigned: str, listed: list[str]) -> s
 
 def _is_being_fenced(truth: Truth, name: str) -> bool:
     """Whether the host is condemned, and nothing proves yet that it is dead."""
-    member = truth.store.look_member(name)
+    member = truth.store.find_member_record(name)
     return member is not None and member.state == "Revoked" and member.dead_through < member.epoch
 
 
 def _counts(truth: Truth, name: str) -> bool:
     """Whether the host is a member that nobody has condemned."""
-    member = truth.store.look_member(name)
+    member = truth.store.find_member_record(name)
     return member is not None and member.state == "Held"
 
 
 def _lives(truth: Truth, name: str) -> bool:
     """Whether the host lives, and has registered in this very store."""
-    member = truth.store.look_member(name)
+    member = truth.store.find_member_record(name)
     return member is not None and member.state == "Held" and member.incarnation == truth.store.incarnation
 
 
@@ -292,7 +292,7 @@ def _stale(truth: Truth, host: str) -> bool:
     It is off, which may not have been noticed yet; is condemned, is no member any more, has not registered in this
     very store, which was restored, or does not renew, and no coordinator lives that could condemn it.
     """
-    found = truth.store.look(Membership, host)
+    found = truth.store.find(Membership, host)
     if _is_off(truth, host) or found is None or found.record.state == "Revoked":
         return True
     now_s = LoopClock().monotonic()

@@ -100,20 +100,20 @@ class Truth:
 
     def member(self, holder: Holder) -> MemberRecord | None:
         """The record that the entry was written under."""
-        found = self.store.look(Membership, holder.hypervisor)
+        found = self.store.find(Membership, holder.hypervisor)
         return found.record if found is not None and found.metadata.uid == holder.member_uid else None
 
     def lost_and_over(self, holder: Holder) -> bool:
         """Whether its membership is lost, and it is on record, with a proof, that what it ran is over."""
-        found = self.store.look(Membership, holder.hypervisor)
+        found = self.store.find(Membership, holder.hypervisor)
         former = found.record.former if found is not None else ()
         return any(one.uid == holder.member_uid and one.dead_through >= holder.epoch for one in former)
 
     def forgotten(self, host: str) -> bool:
         """Whether the host has not registered yet what it runs, in a store that was restored."""
-        member = self.store.look_member(host) if self.restored else None
+        member = self.store.find_member_record(host) if self.restored else None
         return self.restored and (member is None or member.incarnation != self.store.incarnation)
 
     def vm(self, name: str) -> VirtualMachine | None:
         """The VM's document."""
-        return self.store.look(VirtualMachine, name)
+        return self.store.find(VirtualMachine, name)

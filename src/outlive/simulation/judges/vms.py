@@ -92,7 +92,7 @@ def _without_entry(truth: Truth, name: str, holders: tuple[Holder, ...]) -> str:
         domain = truth.hypervisors[host].domains[name]
         if any(one.hypervisor == host and one.run_id == domain.run_id for one in holders):
             continue
-        member = truth.store.look_member(host)
+        member = truth.store.find_member_record(host)
         if member is not None and member.dead_through >= domain.epoch:
             continue
         shut_out = not truth.disks.reaches_disks(host, domain, on_record=True)
@@ -175,7 +175,7 @@ def lands_in_its_own_slot(truth: Truth, before: VirtualMachine, after: VirtualMa
     where = after.status.assigned
     if where is None or where.slot is None or where == before.status.assigned:
         return ""
-    slot = truth.store.look(Reservation, where.slot.name)
+    slot = truth.store.find(Reservation, where.slot.name)
     if slot is None:
         return f"is sent into slot {where.slot.name}, which is not there"
     consumer, failover = slot.status.consumer, slot.status.failover_reservation
@@ -218,7 +218,7 @@ def leaves_alive_and_for_better(
     move, old = after.status.migration, before.status.migration
     if move is None or (old is not None and old.id == move.id) or after.status.answered != before.status.answered:
         return ""  # no new move, or one that a user asks for
-    source = truth.store.look(Hypervisor, move.source)
+    source = truth.store.find(Hypervisor, move.source)
     if source is None or source.spec.drain or before.host != author.host:
         return ""
     degrading = source.status.degrading

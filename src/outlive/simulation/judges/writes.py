@@ -54,7 +54,7 @@ def acknowledged_is_kept(truth: Truth, answer: object) -> str:
     """S5: the object that a writer got as an answer is what the store has, or something later, or was deleted since."""
     if not isinstance(answer, Resource):
         return ""
-    kept = truth.store.look(type(answer), answer.name)
+    kept = truth.store.find(type(answer), answer.name)
     if kept is None or kept.metadata.uid != answer.metadata.uid:
         return ""
     if int(kept.metadata.resource_version) < int(answer.metadata.resource_version):

@@ -259,5 +259,5 @@ def _restore_disks(world: World, vms: Names) -> None:
 
 
 def _disks(world: World, vms: Names) -> list[str]:
-    found = [world.store.look(VirtualMachine, name) for name in vms]
+    found = [world.store.find(VirtualMachine, name) for name in vms]
     return [disk for vm in found if vm is not None for disk in vm.spec.disks]

@@ -139,7 +139,7 @@ async def _confirm_off(
 
     ``fence``: somebody enters the confirmation of another fence by hand.
     """
-    member = world.store.look(Membership, host.name)
+    member = world.store.find(Membership, host.name)
     if member is None or lost:
         await _confirm_lost(world, host, looks, name, reason)
         return
@@ -156,7 +156,7 @@ async def _confirm_off(
 async def _confirm_lost(world: World, host: SimHost, looks: bool, name: str, reason: str) -> None:
     """The same of what a lost membership ran: each that entries of VMs name, or all that the host ran where it also ran
     what the store did not know."""
-    member = world.store.look(Membership, host.name)
+    member = world.store.find(Membership, host.name)
     lost = await lost_memberships(world.store, host.name, but=member.metadata.uid if member is not None else "")
     runs = (member is None and bool(host.hypervisor.left())) or _runs_of(world, host, lost)
     if looks and host.lives and (member is None or runs):
@@ -171,7 +171,7 @@ async def _confirm_lost(world: World, host: SimHost, looks: bool, name: str, rea
 def _runs_of(world: World, host: SimHost, lost: Mapping[str, int]) -> bool:
     """Whether the host really runs something that was begun under a lost membership."""
     for vm, domain in host.hypervisor.domains.items():
-        found = world.store.look(VirtualMachine, vm)
+        found = world.store.find(VirtualMachine, vm)
         for one in found.status.holders if found is not None else ():
             if one.member_uid in lost and (one.hypervisor, one.run_id) == (host.name, domain.run_id):
                 return True
@@ -233,7 +233,7 @@ async def _create_vm(world: World, vm: Name, host: Name | None = None, disks: Na
     """On the host that is named, or the one with the fewest VMs; again and again while its name is not free yet."""
     fewest = min(world.hosts.values(), key=lambda one: (len(one.hypervisor.domains), one.name))
     wanted = VmSpec(name=vm, host=host or fewest.name, disks=disks)
-    found = world.store.look(VirtualMachine, vm)
+    found = world.store.find(VirtualMachine, vm)
     if found is None or not found.deleting:
         await enter_vm(world, wanted)
         return
@@ -242,7 +242,7 @@ async def _create_vm(world: World, vm: Name, host: Name | None = None, disks: Na
 
 
 async def _create_once_free(world: World, wanted: VmSpec) -> None:
-    while (found := world.store.look(VirtualMachine, wanted.name)) is not None and found.deleting:
+    while (found := world.store.find(VirtualMachine, wanted.name)) is not None and found.deleting:
         await world.clock.sleep(CREATE_AGAIN_S)
     with contextlib.suppress(AlreadyExists):  # somebody else was faster
         await enter_vm(world, wanted)
@@ -274,7 +274,7 @@ async def _delete_host(world: World, host: SimHost) -> None:
     """With its membership."""
     world.withdrawn[host.name] = found = await world.store.get(Hypervisor, host.name)
     await world.store.delete(found.ref)
-    if world.store.look(Membership, host.name) is not None:
+    if world.store.find(Membership, host.name) is not None:
         await _delete_membership(world, host)
 
 
