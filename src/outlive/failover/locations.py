@@ -62,7 +62,7 @@ def locate(
     is_due = vm.due and vm.host != ""
     if reported_on is None:
         return vm if is_due else None
-    if trust_hosts:
+    if trust_hosts and not (past and is_due):
         return msgspec.structs.replace(vm, host=reported_on, source="hypervisor")
     return vm if on_own_host or (past and is_due) else None
 
@@ -131,9 +131,10 @@ class Locations:
         if vm is None:
             return None
         found = self._of.get(vm.id, ())
-        past = all(host in self.lost or (vm.held != () and host not in vm.held) for host in found)
+        present = tuple(host for host in found if host not in self.lost and (vm.held == () or host in vm.held))
+        reported = present[0] if present else self.first(vm.id)
         own = vm.host in found
-        return locate(vm, self.first(vm.id), on_own_host=own, trust_hosts=self._trust_hosts, past=past)
+        return locate(vm, reported, on_own_host=own, trust_hosts=self._trust_hosts, past=not present)
 
     def unplaced(self, vm: VmView) -> CoverageReason | None:
         """Why a VM without location counts as exposed; ``None`` for one that is stopped."""

@@ -183,6 +183,17 @@ def test_one_vm_is_located_as_in_the_whole_list():
         assert seen.located(None) is None
 
 
+def test_a_host_that_is_back_does_not_bring_back_what_it_ran_before():
+    away = msgspec.structs.replace(VMS[0], host="h9", held=("h9",), due=True)
+    back, new = HostView(name="h1", zone="z", active=(away.id,)), HostView(name="h9", zone="z", active=(away.id,))
+    for trust in (True, False):
+        seen = Locations(trust_hosts=trust)
+        seen.put_host(back)
+        assert seen.located(away).host == "h9", "its own document says so, and nobody else has reported it yet"
+        seen.put_host(new)
+        assert seen.located(msgspec.structs.replace(away, due=False)).host == "h9"
+
+
 def test_a_stopped_instance_is_not_active():
     resource = Hypervisor(
         metadata=ObjectMeta(name="h1", labels={"topology.kubernetes.io/zone": "z"}),
