@@ -1,10 +1,10 @@
 """The fleet that a state describes, read from resources alone: hosts, VMs with their places, slots, and room.
 
 Where a VM is: it is assigned to a host and that host reports it as active. Where the state's own settings trust the
-hosts, it is where the first host by name reports it as active, as long as it is assigned anywhere at all. A VM that no
-host reports as active, except hosts that are lost or may not run it, is where it is to run if it is being started,
-restarted or moved; any other, for example a stopped one, is not in the fleet
-(docs/reference/failover-certificate.md#certificate-checks).
+hosts, it is where a host reports it as active, as long as it is assigned anywhere at all; of several the first by name
+of those that are not lost and may run it. A VM that no host reports as active, except hosts that are lost or may not
+run it, is where it is to run if it is being started, restarted or moved; any other, for example a stopped one, is not
+in the fleet (docs/reference/failover-certificate.md#certificate-checks).
 """
 
 from __future__ import annotations
@@ -146,21 +146,26 @@ class StateFleet:
                 continue
             if seen is None and not _comes_up(vm):
                 continue
-            host = seen if trusting and seen is not None else _place(vm.status)
+            host = _place(vm.status)
             reporting = () if seen is None else (seen, *further.get(name, ()))
-            if host in reporting or (_comes_up(vm) and all(self._is_past(vm.status, host, one) for one in reporting)):
+            if trusting and seen is not None:
+                present = [one for one in reporting if not self._is_past(vm, host, one)]
+                host = min(present, default=host if _comes_up(vm) else seen)
+            if host in reporting or (_comes_up(vm) and all(self._is_past(vm, host, one) for one in reporting)):
                 places[name] = host
                 self.specs[name] = vm.spec
         return places
 
-    def _is_past(self, status: Facts, place: str, reporting: str) -> bool:
+    def _is_past(self, vm: Facts, place: str, reporting: str) -> bool:
         """Whether a VM that counts at the place cannot be where it is reported: that host is lost, or may not run it.
 
-        Its holders may, if the place is one of them; where it has none, the host that it is assigned to.
+        Its holders may, if the place is one of them; where it has none, the host that it is assigned to, if anybody is
+        to start it there.
         """
-        holders = {one.hypervisor for one in status.holders}
-        may_run = holders or {status.assigned.hypervisor}
-        known = not holders or place in holders
+        holders = {one.hypervisor for one in vm.status.holders}
+        may_run = holders or {vm.status.assigned.hypervisor}
+        ended = vm.spec.power_state == "stopped" or _is_deleted(vm) or _is_down(vm.status)
+        known = place in holders if holders else not ended
         return bool(self.hosts[reporting].status.lost) or (known and reporting not in may_run)
 
     def _is_unplaced(self, vm: Facts) -> bool:
