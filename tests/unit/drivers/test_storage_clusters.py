@@ -24,9 +24,11 @@ from outlive.store.memory import MemoryStore
 
 PROGRAM = '''#!/usr/bin/env python3
 """One cluster, which takes every order; each configuration file is another one."""
-import datetime, json, pathlib, sys, time
+import datetime, fcntl, json, pathlib, sys, time
 words = sys.argv[1:]
 conf = pathlib.Path(words[words.index("--conf") + 1])
+alone = conf.open()
+fcntl.flock(alone, fcntl.LOCK_EX)
 state_file = conf.with_suffix(".json")
 state = json.loads(state_file.read_text()) if state_file.exists() else {"kv": {}, "blocked": {}, "asked": []}
 text = " ".join(words)
