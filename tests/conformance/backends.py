@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.conformance.claims import Subject, claims_of
 from tests.support.api import api
+from tests.support.api_server import shared_server
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, SystemClock
@@ -15,6 +16,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.store import Store
 from outlive.store.faults import FaultStore
+from outlive.store.kubernetes import KubernetesStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
 
@@ -49,11 +51,21 @@ async def http(_: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
+@asynccontextmanager
+async def kubernetes(_: Path) -> AsyncIterator[Store]:
+    server = shared_server()
+    server.empty()
+    store = KubernetesStore(server.access(), clock=SystemClock(), random=Random(1))
+    yield store
+    await store.close()
+
+
 BACKENDS: tuple[Subject[Store], ...] = (
     Subject("memory", memory, run),
     Subject("sqlite", sqlite),
     Subject("faults", faultless, run),
     Subject("http", http),
+    Subject("kubernetes", kubernetes, component="kubernetes"),
 )
 
 claim = claims_of(BACKENDS)
