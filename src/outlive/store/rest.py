@@ -60,6 +60,8 @@ class RestStore(abc.ABC):
 
     embedded = False
     """See ``outlive.store.contract.Store``."""
+    connections = 64
+    """To the server at the same time; each watch has one of its own."""
 
     def __init__(
         self,
@@ -254,7 +256,7 @@ class RestStore(abc.ABC):
         if self._session is None:
             from outlive.store.http_session import HttpSession
 
-            self._session = HttpSession(self._server)
+            self._session = HttpSession(self._server, self.connections)
         return self._session
 
     def _url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:

@@ -311,11 +311,11 @@ def _from_kubeconfigs(files: list[_Kubeconfig], context: str) -> ClusterAccess:
     used, _ = _entry(files, "contexts", str(chosen), _Context, place)
     cluster, of_cluster = _entry(files, "clusters", used.cluster, _Cluster, place)
     user, of_user = _entry(files, "users", used.user, _User, place) if used.user else (_User(), files[0])
-    for key, value in (("proxy-url", cluster.proxy_url), ("tls-server-name", cluster.tls_server_name)):
+    for option, value in (("proxy-url", cluster.proxy_url), ("tls-server-name", cluster.tls_server_name)):
         if value:
             remedy = "reach the server directly, by a name of its certificate"
             raise BadInput(
-                f"{key} of cluster {used.cluster!r} is not supported", place=str(of_cluster.path), remedy=remedy
+                f"{option} of cluster {used.cluster!r} is not supported", place=str(of_cluster.path), remedy=remedy
             )
     if user.exec is not None and user.exec.api_version not in PLUGIN_VERSIONS:
         why = f"exec plug-in of {user.exec.api_version}"

@@ -67,6 +67,9 @@ class _Versioned(msgspec.Struct, frozen=True):
 class KubernetesStore(RestStore):
     """The store of one cluster."""
 
+    connections = 256
+    """Each kind is watched up to twice: by informers, and for those who watch the HTTP server of this process."""
+
     def __init__(
         self,
         access: ClusterAccess,
