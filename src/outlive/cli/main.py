@@ -38,6 +38,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
+    "controller": Entry("controller", "Run the controllers on a Kubernetes API server, as one of several processes."),
     "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
     "import": Entry(
         "inventory", "Read an inventory of hosts and VMs: csv, openstack, proxmox, libvirt and more.", "app"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -103,6 +103,11 @@ class KubernetesStore(RestStore):
         """Set or remove labels and annotations without a version, where the kind allows it."""
         check_metadata_patch(kind_of(ref), ref, labels or {})
         return await super().patch_metadata(ref, labels=labels, annotations=annotations)
+
+    async def call(self, method: str, path: str, document: object = None, media_type: str = "application/json") -> Any:
+        """What the server answers to a request about any object, of whatever group; errors as of every other call."""
+        body = None if document is None else msgspec.json.encode(document)
+        return decoded(Any, await self._call(method, path, body=body, content_type=media_type))
 
     async def _credentials(self) -> Credentials:
         return await self._access.credentials(self._clock)

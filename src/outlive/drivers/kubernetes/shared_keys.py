@@ -1,0 +1,64 @@
+"""The keys of equal servers: all of them show certificates of one authority, and have one cluster key and one token.
+
+The keys are files in each server's own directory, and together one Secret of Kubernetes. The first server makes them
+and creates the Secret; every other one takes what is there, whatever is in its directory. Of two that begin together
+the one whose creation came second takes the keys of the first (docs/operating/kubernetes.md#keys).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import AlreadyExists, BadInput, NotFound
+from outlive.base.files import read_private, write_whole
+from outlive.store.kubernetes import KubernetesStore
+
+NAME: Final = "outlive-keys"
+FILE_BYTES: Final = 64 * 1024
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    data: dict[str, str] = {}
+
+
+async def read_shared_keys(store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...]) -> bool:
+    """Write the cluster's keys into the directory; False where it has none yet.
+
+    ``BadInput`` where the Secret lacks a file or is broken: nothing is written then.
+    """
+    try:
+        answer = await store.call("GET", f"{_path(namespace)}/{NAME}")
+    except NotFound:
+        return False
+    data = msgspec.convert(answer, _Secret).data
+    place = f"Secret {namespace}/{NAME}"
+    found: dict[str, bytes] = {}
+    for name in files:
+        try:
+            found[name] = base64.b64decode(data[name], validate=True)
+        except KeyError:
+            raise BadInput(f"has no {name}", place=place, remedy="put it back from a backup of the Secret") from None
+        except (binascii.Error, ValueError):
+            raise BadInput(f"{name} is no base64", place=place, remedy="put it back from a backup") from None
+    for name, content in found.items():
+        write_whole(directory / name, content)
+    return True
+
+
+async def share_keys(store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...]) -> None:
+    """Create the Secret from the files of the directory; where another server was first, take its keys instead."""
+    data = {name: base64.b64encode(read_private(directory / name, limit=FILE_BYTES)).decode() for name in files}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "type": "Opaque", "data": data}
+    try:
+        await store.call("POST", _path(namespace), secret)
+    except AlreadyExists:
+        await read_shared_keys(store, namespace, directory, files)
+
+
+def _path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/secrets"
