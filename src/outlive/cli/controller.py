@@ -62,11 +62,16 @@ async def controller(
     settings = role_settings(sections)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
     access = cluster_access(kubeconfig, context)
+    _make_directory(directory)
     store = KubernetesStore(access, clock=SystemClock(), random=system_random())
     try:
         return await _run(store, directory, sections, file, namespace)
     finally:
         await store.close()
+
+
+def _make_directory(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 async def _run(
@@ -79,7 +84,6 @@ async def _run(
     garbage.spare()
     stopped = stop_signal()
     await check_kinds_served(store)
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     await _take_keys(store, directory, namespace)
     sections = await with_remembered_slots(store, sections)
     await store_settings(store, SystemClock(), sections)
