@@ -175,12 +175,13 @@ class ApiServer:
 
     def empty(self) -> None:
         """Delete every object of Outlive's kinds, finalizers or not."""
-        self.etcd_call("deleterange", {"key": "/registry/outlive.dev/", "range_end": "/registry/outlive.dev0"})
+        span = {"key": "/registry/outlive.dev/", "range_end": "/registry/outlive.dev0"}
+        encoded = {name: base64.b64encode(value.encode()).decode() for name, value in span.items()}
+        self.etcd_request("kv/deleterange", encoded)
 
-    def etcd_call(self, verb: str, fields: dict[str, str]) -> Any:
-        """A request to etcd itself."""
-        body = json.dumps({name: base64.b64encode(value.encode()).decode() for name, value in fields.items()})
-        request = urllib.request.Request(f"{self.etcd_url}/v3/kv/{verb}", data=body.encode())
+    def etcd_request(self, verb: str, document: dict[str, Any]) -> Any:
+        """A request to etcd itself; keys and values are base64."""
+        request = urllib.request.Request(f"{self.etcd_url}/v3/{verb}", data=json.dumps(document).encode())
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
 

@@ -80,7 +80,7 @@ from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import Notifier, NotifierPorts
 from outlive.runtime.trail import Trail, trail_sweeper
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 from outlive.store.local import LocalStore
 from outlive.store.naming import MATCHES, beginning, matching, names_of
 from outlive.store.selectors import Selector
@@ -364,6 +364,14 @@ class UpRole:
         except NotFound:
             with contextlib.suppress(AlreadyExists):
                 await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
+        await compare_and_swap(self._store, Cluster, CLUSTER, self._with_kind_of_store, clock=self._clock)
+
+    def _with_kind_of_store(self, cluster: Cluster | None) -> Cluster | None:
+        """The cluster that says whether its store is replicated; ``None`` where it does."""
+        replicated = not self._store.embedded
+        if cluster is None or cluster.status.replicated == replicated:
+            return None
+        return msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, replicated=replicated))
 
     async def run(self) -> None:
         """Run everything until ``stop`` or cancellation; events that wait are written last."""
