@@ -431,6 +431,14 @@ def keep_finalizer(obj: Resource, current: Resource) -> Resource:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=(RUN_FINALIZER,)))
 
 
+def keep_owners(obj: Resource, current: Resource | None) -> Resource:
+    """The object with the owner references that it has: nobody writes them here, and no write takes them away."""
+    owners = current.metadata.owner_references if current is not None else ()
+    if obj.metadata.owner_references == owners:
+        return obj
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, owner_references=owners))
+
+
 def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
     """Why no VM of that name can be created now, and what helps; ``None`` where that is not because of its deletion."""
     if not isinstance(found, VirtualMachine) or not found.deleting:
