@@ -116,6 +116,20 @@ class ApiServer:
                 process.kill()
                 process.wait()
 
+    def stop_server(self) -> None:
+        """Kill the API server alone."""
+        if self.server is not None and self.server.poll() is None:
+            self.server.send_signal(signal.SIGCONT)
+            self.server.kill()
+            self.server.wait()
+
+    def twin(self) -> ApiServer:
+        """Another API server on the same etcd, with the same certificate and tokens; not started."""
+        other = ApiServer(self.folder)
+        other.etcd, other.etcd_url = self.etcd, self.etcd_url
+        other.token, other.tokens = self.token, self.tokens
+        return other
+
     def access(self, user: str = "admin") -> ClusterAccess:
         """As that user."""
         return ClusterAccess(self.url, authority=self.authority, token=self.tokens[user])

@@ -16,6 +16,7 @@ from tests.conformance.objects import flavor, vm, with_project
 from tests.conformance.observers import Follower
 from tests.support.api_server import ApiServer
 from tests.support.loops import run_real
+from tests.support.tcp_proxy import TcpProxy, proxied
 from tests.torture.clients import Histories, torment
 from tests.torture.linearizability import linearizable
 
@@ -24,7 +25,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.random import Random
 from outlive.resources import VirtualMachine
 from outlive.store import Reset, Store, Upsert
-from outlive.store.kubernetes import KubernetesStore
+from outlive.store.kubernetes import ClusterAccess, KubernetesStore
 
 pytestmark = pytest.mark.component("kubernetes")
 NAMES = ("a", "b", "c", "d")
@@ -213,3 +214,84 @@ def test_a_server_that_stands_still_for_a_while_costs_no_change(server: ApiServe
             await follower.close()
 
     run_real(scene(), limit_s=LIMIT_S)
+
+
+# Faults of other clients' watches, each by name
+
+
+@asynccontextmanager
+async def behind(proxy: TcpProxy, server: ApiServer, silence_s: float = 100.0) -> AsyncIterator[Store]:
+    access = ClusterAccess(proxy.url, authority=server.authority, token=server.token)
+    store = KubernetesStore(access, clock=SystemClock(), random=Random(3), silence_s=silence_s)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def test_a_watch_that_the_server_ends_without_a_word_goes_on(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, proxied(server.port) as proxy, behind(proxy, server) as watching:
+            made = await store.create(vm("vm-0"))
+            follower = Follower(watching.observe(VirtualMachine))
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            wanted = {"vm-0": made}
+            for number in range(1, 6):
+                proxy.break_all()
+                wanted[f"vm-{number}"] = await store.create(vm(f"vm-{number}"))
+                await patient(follower, wanted)
+            in_order(follower)
+            await follower.close()
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_a_connection_that_hangs_is_given_up_and_everything_is_listed_again(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, proxied(server.port) as proxy, behind(proxy, server, 3.0) as watching:
+            made = await store.create(vm("vm-0"))
+            follower = Follower(watching.observe(VirtualMachine))
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            proxy.comes_through.clear()
+            later = await store.create(vm("vm-1"))
+            await store.delete(made.ref)
+            await asyncio.sleep(4.0)
+            proxy.comes_through.set()
+            await patient(follower, {"vm-1": later})
+            assert any(isinstance(one, Reset) for one in follower.seen), "the silence was a doubt"
+            await follower.close()
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_a_listing_from_a_server_that_lags_behind_goes_not_back_in_time(server: ApiServer) -> None:
+    server.empty()
+    other = server.twin()
+    other.start()
+
+    async def scene() -> None:
+        async with opened(server) as store, proxied(server.port) as proxy, behind(proxy, server) as watching:
+            made = await store.create(vm("vm-0"))
+            follower = Follower(watching.observe(VirtualMachine))
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            assert other.server is not None
+            os.kill(other.server.pid, signal.SIGSTOP)  # its cache falls behind
+            for number in range(20):
+                made = await store.replace(with_project(made, f"p{number}"))
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            proxy.target = other.port
+            proxy.break_all()
+            os.kill(other.server.pid, signal.SIGCONT)
+            changed = await store.replace(with_project(made, "last"))
+            await patient(follower, {"vm-0": changed})
+            in_order(follower)
+            await follower.close()
+
+    try:
+        run_real(scene(), limit_s=LIMIT_S)
+    finally:
+        other.stop_server()
