@@ -92,6 +92,7 @@ async def bare(access: ClusterAccess, made: list[VirtualMachine]) -> float:
     """The same bytes sent and received, of which nothing but the version is read."""
     count, stop = 0, time.perf_counter() + SECONDS
     headers, tls = await access.credentials(SystemClock())
+    assert tls is not None
     head = {**headers, "Content-Type": "application/json"}
     documents = [encode(one) for one in made]
     versions = [one.metadata.resource_version for one in made]
