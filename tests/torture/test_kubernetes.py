@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from urllib.error import HTTPError
 
 import pytest
 from tests.conformance.objects import flavor, vm, with_project
@@ -24,7 +25,8 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import OutliveError
 from outlive.base.random import Random
 from outlive.resources import VirtualMachine
-from outlive.store import Reset, Store, Upsert
+from outlive.runtime.informer import Informer
+from outlive.store import Reset, Store, Upsert, list_all
 from outlive.store.kubernetes import ClusterAccess, KubernetesStore
 
 pytestmark = pytest.mark.component("kubernetes")
@@ -295,3 +297,32 @@ def test_a_listing_from_a_server_that_lags_behind_goes_not_back_in_time(server: 
         run_real(scene(), limit_s=LIMIT_S)
     finally:
         other.stop_server()
+
+
+def test_an_object_that_somebody_edited_into_nonsense_holds_up_nobody(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, opened(server, 2) as watching:
+            made = {name: await store.create(vm(name)) for name in ("a", "b")}
+            informer = Informer(watching, VirtualMachine, clock=SystemClock(), random=Random(1))
+            running = asyncio.create_task(informer.run())
+            await informer.wait_synced()
+            path = "/apis/outlive.dev/v1alpha1/virtualmachines/a"
+            nonsense = {"spec": {"resources": {"cpu": "9e99"}}}
+            await asyncio.to_thread(server.call, "PATCH", path, nonsense, "application/merge-patch+json")
+            began = time.monotonic()
+            changed = await store.replace(with_project(made["b"], "q"))
+            while informer.get("b") != changed:
+                assert time.monotonic() - began < 10.0
+                await asyncio.sleep(0.01)
+            assert informer.get("a") == made["a"], "its last good state"
+            assert "cpu" in informer.malformed["a"]
+            assert [one.name async for one in list_all(store, VirtualMachine)] == ["b"]
+            out_of_range = {"spec": {"migrationMultifd": 999}}
+            with pytest.raises(HTTPError) as refused:
+                await asyncio.to_thread(server.call, "PATCH", path, out_of_range, "application/merge-patch+json")
+            assert refused.value.code == 422, "the schema has every limit that decoding has"
+            running.cancel()
+
+    run_real(scene(), limit_s=LIMIT_S)

@@ -461,7 +461,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
     if force or not isinstance(obj, Hypervisor | Membership):
         return
     if isinstance(obj, Membership):
-        held = sorted([vm.name async for vm in list_all(store, VirtualMachine) if _is_held_under(vm, obj)])
+        held = sorted([vm.name async for vm in list_all(store, VirtualMachine, whole=True) if _is_held_under(vm, obj)])
         if held:
             raise Refused(
                 f"host {obj.name} may run {count_of(len(held), 'VM')} under this Membership: "
@@ -471,7 +471,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             )
         return
     there = {instance.id for instance in obj.status.instances}
-    there |= {vm.name async for vm in list_all(store, VirtualMachine) if obj.name in vm.hosts()}
+    there |= {vm.name async for vm in list_all(store, VirtualMachine, whole=True) if obj.name in vm.hosts()}
     if there:
         count = count_of(len(there), "VM")
         raise Refused(

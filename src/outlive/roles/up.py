@@ -341,6 +341,8 @@ class UpRole:
         near = self._store.near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
         if near:
             active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
+        if malformed := [f"{kind}/{name} ({why})" for kind, name, why in self.manager.malformed()]:
+            active.append(ActiveFault(FaultCode.OBJECT_MALFORMED, cluster, {"what": listing(malformed, most=NAMED)}))
         active += [one for find in self.fault_sources for one in find()]
         return [unrecorded(one, self._clock.now()) for one in active]
 

@@ -16,7 +16,8 @@ from outlive.base import errors, limits
 from outlive.base.errors import NotUnderstood, OutliveError, Unavailable, Unknown
 from outlive.resources import R
 from outlive.resources.codec import decode
-from outlive.store.contract import Change, Delete, Synced, Upsert
+from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
+from outlive.store.tables import understood
 
 if TYPE_CHECKING:
     import aiohttp
@@ -143,10 +144,11 @@ def change_of_line(kind: type[R], line: WatchLine, error_of: Callable[..., Outli
     """The same of one that was read; ``error_of`` makes an error of a status, a body, and whether it was a write."""
     match line.type:
         case "ADDED" | "MODIFIED":
-            return Upsert(object_of(kind, line.object, writing=False))
+            found = understood(kind, line.object)
+            return found if isinstance(found, Malformed) else Upsert(found)
         case "DELETED":
-            last = object_of(kind, line.object, writing=False)
-            return Delete(last.ref, last)
+            last = understood(kind, line.object)
+            return Delete(last.ref, None if isinstance(last, Malformed) else last)
         case "BOOKMARK":
             annotations = cast("_Bookmark", decoded(_Bookmark, line.object)).metadata.annotations
             return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None

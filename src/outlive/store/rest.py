@@ -25,10 +25,11 @@ from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable, Un
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
-from outlive.store.contract import Change, Page, Reset, Synced
+from outlive.store.contract import Change, Malformed, Page, Reset, Synced
 from outlive.store.http_answers import ListPage, decoded, object_of, refusal
 from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
 from outlive.store.selectors import Selector
+from outlive.store.tables import understood
 
 if TYPE_CHECKING:
     from outlive.store.http_calls import HttpCalls
@@ -103,11 +104,16 @@ class RestStore(abc.ABC):
         raw = await self._call("GET", self._path(kind), parameters)
         page = decoded(ListPage, raw)
         items: list[R] = []
-        for item in page.items:
-            items.append(object_of(kind, item, writing=False))
-            if len(items) % limits.YIELD_OBJECTS == 0:
+        malformed: list[Malformed] = []
+        for number, item in enumerate(page.items, 1):
+            found = understood(kind, item)
+            if isinstance(found, Malformed):
+                malformed.append(found)
+            else:
+                items.append(found)
+            if number % limits.YIELD_OBJECTS == 0:
                 await asyncio.sleep(0)
-        return Page(tuple(items), page.metadata.continue_)
+        return Page(tuple(items), page.metadata.continue_, tuple(malformed))
 
     async def create(self, obj: R) -> R:
         """Write a new object; ``AlreadyExists`` if the name is taken."""

@@ -24,11 +24,12 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource
 from outlive.resources.codec import decode
-from outlive.store.contract import Change, Synced, Upsert
-from outlive.store.http_answers import WatchLine, change_of_line, decoded, lines_of, object_of
+from outlive.store.contract import Change, Malformed, Synced, Upsert
+from outlive.store.http_answers import WatchLine, change_of_line, decoded, lines_of
 from outlive.store.kubernetes.answers import api_error
 from outlive.store.rest import Credentials, RestStore
 from outlive.store.rules import check_document, check_metadata_patch, encode_checked, kind_of
+from outlive.store.tables import understood
 
 if TYPE_CHECKING:
     from outlive.store.http_calls import HttpCalls
@@ -134,7 +135,8 @@ class KubernetesStore(RestStore):
         async for page in self._pages(path, selector):
             version = page.metadata.resource_version
             for number, item in enumerate(page.items, 1):
-                yield Upsert(object_of(kind, item, writing=False))
+                found = understood(kind, item)
+                yield found if isinstance(found, Malformed) else Upsert(found)
                 if number % limits.YIELD_OBJECTS == 0:
                     await asyncio.sleep(0)
         yield Synced()
