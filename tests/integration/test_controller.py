@@ -61,6 +61,12 @@ class Controller:
             assert self.process.stdout is not None
             self.process.stdout.close()
 
+    def answers(self) -> bool:
+        """Whether it reads and writes the store."""
+        env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
+        done = subprocess.run([sys.executable, "-m", "outlive", "get", "clusters"], capture_output=True, env=env)
+        return done.returncode == 0
+
     def outlive(self, *words: str) -> str:
         """What a command prints that asks this process."""
         env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
@@ -170,3 +176,31 @@ def test_an_api_server_without_the_kinds_is_refused_with_the_command_that_makes_
         assert "outlive crds | kubectl apply -f -" in said
     finally:
         server.make_kinds()
+
+
+def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
+    server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
+) -> None:
+    first, _ = pair
+    before = cluster(server)["status"]["storeIncarnation"]
+    assert before
+    assert cluster(server)["status"]["replicated"] is True
+    copy = server.take_snapshot()
+    (tmp_path / "hosts.csv").write_text(HOSTS)
+    (tmp_path / "vms.csv").write_text(VMS)
+    until(lambda: first.answers(), "the API server is found again", START_S)
+    first.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
+    server.go_back(copy)
+    words = ["restored", "--yes", "--kubeconfig", str(server.kubeconfig())]
+    done = subprocess.run([sys.executable, "-m", "outlive", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"no more {before}" in done.stdout
+    until(lambda: cluster(server)["status"].get("pause") is not None, "the cluster is paused", START_S)
+    status = cluster(server)["status"]
+    assert status["pause"]["reason"] == "restored"
+    assert status["storeIncarnation"] in done.stdout
+    assert status["formerIncarnations"] == [before]
+
+
+def cluster(server: ApiServer) -> dict[str, Any]:
+    return objects(server, "clusters")["default"]

@@ -116,6 +116,22 @@ class ApiServer:
                 process.kill()
                 process.wait()
 
+    def take_snapshot(self) -> Path:
+        """A copy of etcd's data, taken while nothing runs."""
+        self.stop()
+        copy = self.folder / "snapshot"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder / "etcd", copy)
+        self.start()
+        return copy
+
+    def go_back(self, copy: Path) -> None:
+        """Have the data of that moment again."""
+        self.stop()
+        shutil.rmtree(self.folder / "etcd")
+        shutil.copytree(copy, self.folder / "etcd")
+        self.start()
+
     def stop_server(self) -> None:
         """Kill the API server alone."""
         if self.server is not None and self.server.poll() is None:

@@ -19,10 +19,18 @@ from outlive.base.files import read_private, write_whole
 from outlive.store.kubernetes import KubernetesStore
 
 NAME: Final = "outlive-keys"
+INCARNATION: Final = "outlive.dev/store-incarnation"
+"""Annotation of the Secret: changes when etcd was restored from a snapshot."""
+MERGE_PATCH: Final = "application/merge-patch+json"
 FILE_BYTES: Final = 64 * 1024
 
 
+class _Metadata(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] = {}
+
+
 class _Secret(msgspec.Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
     data: dict[str, str] = {}
 
 
@@ -50,10 +58,25 @@ async def read_shared_keys(store: KubernetesStore, namespace: str, directory: Pa
     return True
 
 
-async def share_keys(store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...]) -> None:
+async def read_incarnation(store: KubernetesStore, namespace: str) -> str:
+    """The store's incarnation. ``NotFound``: the Secret is gone."""
+    answer = await store.call("GET", f"{_path(namespace)}/{NAME}")
+    return msgspec.convert(answer, _Secret).metadata.annotations.get(INCARNATION, "")
+
+
+async def write_incarnation(store: KubernetesStore, namespace: str, incarnation: str) -> None:
+    """Say that the store is another one now. ``NotFound``: the Secret is gone."""
+    change = {"metadata": {"annotations": {INCARNATION: incarnation}}}
+    await store.call("PATCH", f"{_path(namespace)}/{NAME}", change, MERGE_PATCH)
+
+
+async def share_keys(
+    store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...], incarnation: str
+) -> None:
     """Create the Secret from the files of the directory; where another server was first, take its keys instead."""
     data = {name: base64.b64encode(read_private(directory / name, limit=FILE_BYTES)).decode() for name in files}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "type": "Opaque", "data": data}
+    metadata = {"name": NAME, "annotations": {INCARNATION: incarnation}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
     try:
         await store.call("POST", _path(namespace), secret)
     except AlreadyExists:

@@ -83,6 +83,19 @@ class KubernetesStore(RestStore):
         super().__init__(access.server, clock=clock, random=random, calls=calls)
         self._access = access
         self._silence_s = silence_s
+        self._incarnation = ""
+        self._newest = 0
+        """The highest revision of etcd that a listing was of, since the incarnation is what it is."""
+
+    @property
+    def incarnation(self) -> str:
+        """Changes when somebody says that etcd was restored from a snapshot; empty: nobody has said anything yet."""
+        return self._incarnation
+
+    def become(self, incarnation: str) -> None:
+        """It is this incarnation from now on, whose versions begin anew."""
+        if incarnation != self._incarnation:
+            self._incarnation, self._newest = incarnation, 0
 
     async def create(self, obj: R) -> R:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
@@ -165,10 +178,22 @@ class KubernetesStore(RestStore):
         token = {"limit": str(limits.PAGE_OBJECTS)}
         while True:
             page = cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **token})))
+            self._check_revision(page.metadata.resource_version)
             yield page
             if not page.metadata.continue_:
                 return
             token["continue"] = page.metadata.continue_
+
+    def _check_revision(self, version: str) -> None:
+        """``Unavailable`` for a listing that is older than another one was: etcd went back, and nobody has said so."""
+        if not version.isdecimal():
+            return
+        if int(version) < self._newest:
+            raise Unavailable(
+                f"the API server went back from revision {self._newest} to {version}: its etcd was restored",
+                remedy="outlive restored says so; the cluster is paused until its hosts have registered",
+            )
+        self._newest = int(version)
 
     async def _watch_lines(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[WatchLine]:
         """The lines of one connection until the server ends it. ``_Broken``: the next one may go on at the last line;
