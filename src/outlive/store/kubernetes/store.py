@@ -177,23 +177,25 @@ class KubernetesStore(RestStore):
         """All pages of one snapshot, read by quorum."""
         token = {"limit": str(limits.PAGE_OBJECTS)}
         while True:
+            before = self._newest if "continue" not in token else 0
             page = cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **token})))
-            self._check_revision(page.metadata.resource_version)
+            self._check_revision(page.metadata.resource_version, before)
             yield page
             if not page.metadata.continue_:
                 return
             token["continue"] = page.metadata.continue_
 
-    def _check_revision(self, version: str) -> None:
-        """``Unavailable`` for a listing that is older than another one was: etcd went back, and nobody has said so."""
+    def _check_revision(self, version: str, before: int) -> None:
+        """``Unavailable`` for a listing that is older than another one was before it was asked for: etcd went back, and
+        nobody has said so."""
         if not version.isdecimal():
             return
-        if int(version) < self._newest:
+        if int(version) < min(before, self._newest):
             raise Unavailable(
-                f"the API server went back from revision {self._newest} to {version}: its etcd was restored",
+                f"the API server went back from revision {before} to {version}: its etcd was restored",
                 remedy="outlive restored says so; the cluster is paused until its hosts have registered",
             )
-        self._newest = int(version)
+        self._newest = max(self._newest, int(version))
 
     async def _watch_lines(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[WatchLine]:
         """The lines of one connection until the server ends it. ``_Broken``: the next one may go on at the last line;
