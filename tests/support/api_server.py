@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import gc
 import json
 import os
 import secrets
@@ -19,6 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -239,14 +241,22 @@ class ApiServer:
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.token}"})
         while time.monotonic() < end:
             assert process.poll() is None, f"{process.args!r} has ended: see {self.folder}"
-            try:
-                with urllib.request.urlopen(request, context=context, timeout=5) as answer:
-                    if wanted in answer.read():
-                        return
-            except OSError:
-                pass
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # urllib leaves sockets whose handshake failed
+                found = _asked(request, context)
+                gc.collect()
+            if wanted in found:
+                return
             time.sleep(LOOK_S)
         raise AssertionError(f"{url} was not ready within {START_S:g} s: see {self.folder}")
+
+
+def _asked(request: urllib.request.Request, context: ssl.SSLContext | None) -> bytes:
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=5) as answer:
+            return bytes(answer.read())
+    except OSError:
+        return b""
 
 
 @lru_cache
