@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ from outlive.store.faults import FaultStore
 from outlive.store.kubernetes import KubernetesStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
+
+GOODBYE_S = 0.1
+"""In which a connection that was being opened when its observer was closed lets go of its socket."""
 
 
 @asynccontextmanager
@@ -58,6 +62,7 @@ async def kubernetes(_: Path) -> AsyncIterator[Store]:
     store = KubernetesStore(server.access(), clock=SystemClock(), random=Random(1))
     yield store
     await store.close()
+    await asyncio.sleep(GOODBYE_S)
 
 
 BACKENDS: tuple[Subject[Store], ...] = (

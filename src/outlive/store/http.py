@@ -8,7 +8,7 @@ failure, everything anew. A refusal (a wrong token) ends it with the error.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -132,7 +132,9 @@ class HttpStore(RestStore):
         """Without ``fresh`` the server may answer from what it last saw."""
         return {} if fresh else {"resourceVersion": "0"}
 
-    async def _follow_once(self, kind: type[R], path: str, selector: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+    async def _follow_once(
+        self, kind: type[R], path: str, selector: Mapping[str, str]
+    ) -> AsyncGenerator[Change[R], None]:
         """The changes of one connection."""
         token = self._token
         headers, tls = await self._credentials()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +19,8 @@ from outlive.store.http_calls import ANSWER_SECONDS, CONNECT_SECONDS, KEEP_ALIVE
 CONNECTIONS: Final = 64
 PEER_GONE_S: Final = 12
 """After so long without an acknowledgement a connection is broken: its peer has lost power, or is cut off."""
+CLOSING_TURNS: Final = 10
+"""Turns of the loop in which connections that were aborted, or were just being opened, let go of their sockets."""
 PROBE_S: Final = 4
 """How often TCP asks a peer that sends nothing whether it is there."""
 
@@ -58,15 +61,25 @@ class HttpSession:
             async with self._opened().get(
                 URL(url, encoded=True), headers=headers, timeout=timeout, ssl=trusted
             ) as answer:
-                yield answer
+                try:
+                    yield answer
+                finally:  # what comes after is wanted by nobody, and a peer may never say goodbye
+                    if answer.connection is not None and answer.connection.transport is not None:
+                        answer.connection.transport.abort()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._error_of(error, writing=False) from error
 
     async def close(self) -> None:
         """Close all connections."""
         session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if session is None:
+            return
+        if session.connector is not None:
+            # At once: peers that are gone would be waited for, and the loop may end before they have said goodbye.
+            await session.connector.close(abort_ssl=True)
+        await session.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import abc
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, cast
 from urllib.parse import quote
 
@@ -183,16 +184,17 @@ class RestStore(abc.ABC):
             if open_calls is not None:
                 await open_calls.close()
 
-    async def _follow(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+    async def _follow(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncGenerator[Change[R], None]:
         """One connection after the other, with ``Reset`` in between."""
         failures = 0
         while True:
             failures += 1
             try:
-                async for change in self._follow_once(kind, path, parameters):
-                    if isinstance(change, Synced):
-                        failures = 1
-                    yield change
+                async with aclosing(self._follow_once(kind, path, parameters)) as changes:
+                    async for change in changes:
+                        if isinstance(change, Synced):
+                            failures = 1
+                        yield change
                 why = "the server ended the watch"
             except (Unavailable, Unknown) as error:
                 if self._closed:
@@ -214,7 +216,7 @@ class RestStore(abc.ABC):
         """True if others are sent now than those that were just refused."""
 
     @abc.abstractmethod
-    def _follow_once(self, kind: type[R], path: str, selector: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+    def _follow_once(self, kind: type[R], path: str, selector: Mapping[str, str]) -> AsyncGenerator[Change[R], None]:
         """List and follow until there is doubt: ``Unavailable`` and the end of the iterator are doubts."""
 
     def _read_parameters(self, fresh: bool) -> Mapping[str, str]:
@@ -286,7 +288,7 @@ class RestStore(abc.ABC):
 class RestObservation(Generic[R]):
     """One observer's stream, read ahead by a task of its own, so that a cancelled wait loses nothing."""
 
-    def __init__(self, changes: AsyncIterator[Change[R]]) -> None:
+    def __init__(self, changes: AsyncGenerator[Change[R], None]) -> None:
         self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(AHEAD_CHANGES)
         self._failure: BaseException | None = None
         self._closed = False
@@ -329,9 +331,10 @@ class RestObservation(Generic[R]):
             self._queue.get_nowait()
         self._queue.put_nowait(None)
 
-    async def _read(self, changes: AsyncIterator[Change[R]]) -> None:
-        async for change in changes:
-            await self._queue.put(change)
+    async def _read(self, changes: AsyncGenerator[Change[R], None]) -> None:
+        async with aclosing(changes):
+            async for change in changes:
+                await self._queue.put(change)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         failure = None if task.cancelled() else task.exception()

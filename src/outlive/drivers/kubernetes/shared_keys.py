@@ -74,13 +74,18 @@ async def share_keys(
     store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...], incarnation: str
 ) -> None:
     """Create the Secret from the files of the directory; where another server was first, take its keys instead."""
-    data = {name: base64.b64encode(read_private(directory / name, limit=FILE_BYTES)).decode() for name in files}
+    data = {name: base64.b64encode(_content(directory / name)).decode() for name in files}
     metadata = {"name": NAME, "annotations": {INCARNATION: incarnation}}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
     try:
         await store.call("POST", _path(namespace), secret)
     except AlreadyExists:
         await read_shared_keys(store, namespace, directory, files)
+
+
+def _content(path: Path) -> bytes:
+    """Of a key file; a certificate is no secret."""
+    return path.read_bytes() if path.suffix == ".pem" else read_private(path, limit=FILE_BYTES)
 
 
 def _path(namespace: str) -> str:

@@ -12,7 +12,8 @@ What an API server does not check is checked here before anything is sent, by th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -142,27 +143,31 @@ class KubernetesStore(RestStore):
         check_document(decode(type(obj), raw))
         return raw.removesuffix(NO_STATUS) + b"}" if raw.endswith(NO_STATUS) else raw
 
-    async def _follow_once(self, kind: type[R], path: str, selector: Mapping[str, str]) -> AsyncIterator[Change[R]]:
+    async def _follow_once(
+        self, kind: type[R], path: str, selector: Mapping[str, str]
+    ) -> AsyncGenerator[Change[R], None]:
         """A listing, and watches as long as one can go on where the last one ended."""
         version = ""
-        async for page in self._pages(path, selector):
-            version = page.metadata.resource_version
-            for number, item in enumerate(page.items, 1):
-                found = understood(kind, item)
-                yield found if isinstance(found, Malformed) else Upsert(found)
-                if number % limits.YIELD_OBJECTS == 0:
-                    await asyncio.sleep(0)
+        async with aclosing(self._pages(path, selector)) as pages:
+            async for page in pages:
+                version = page.metadata.resource_version
+                for number, item in enumerate(page.items, 1):
+                    found = understood(kind, item)
+                    yield found if isinstance(found, Malformed) else Upsert(found)
+                    if number % limits.YIELD_OBJECTS == 0:
+                        await asyncio.sleep(0)
         yield Synced()
         broken = ""
         while True:
             before = version
             try:
-                async for line in self._watch_lines(path, {**selector, "resourceVersion": version}):
-                    broken = ""
-                    version = _version_of(line) or version
-                    change = change_of_line(kind, line, api_error)
-                    if change is not None:
-                        yield change
+                async with aclosing(self._watch_lines(path, {**selector, "resourceVersion": version})) as lines:
+                    async for line in lines:
+                        broken = ""
+                        version = _version_of(line) or version
+                        change = change_of_line(kind, line, api_error)
+                        if change is not None:
+                            yield change
             except _Broken as error:
                 if broken or self._closed:
                     raise Unavailable(f"the watch broke, and could not go on: {broken or error.why}") from None
@@ -173,7 +178,7 @@ class KubernetesStore(RestStore):
             if version == before:  # a server that ends each watch at once
                 await self._clock.sleep(self._random.uniform(0.0, AGAIN_S))
 
-    async def _pages(self, path: str, selector: Mapping[str, str]) -> AsyncIterator[_ListPage]:
+    async def _pages(self, path: str, selector: Mapping[str, str]) -> AsyncGenerator[_ListPage, None]:
         """All pages of one snapshot, read by quorum."""
         token = {"limit": str(limits.PAGE_OBJECTS)}
         while True:
@@ -197,7 +202,7 @@ class KubernetesStore(RestStore):
             )
         self._newest = max(self._newest, int(version))
 
-    async def _watch_lines(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[WatchLine]:
+    async def _watch_lines(self, path: str, parameters: Mapping[str, str]) -> AsyncGenerator[WatchLine, None]:
         """The lines of one connection until the server ends it. ``_Broken``: the next one may go on at the last line;
         any other error is a doubt."""
         from outlive.store.http_session import read_answer
