@@ -22,6 +22,7 @@ from bench.figures import Figure
 
 PARTS = (
     "store",
+    "kubernetes",
     "runtime",
     "placement",
     "commitments",

@@ -70,6 +70,12 @@ def _nova() -> bool:
     return _postgresql() and Path("/usr/lib/rabbitmq/bin/rabbitmq-server").exists() and environments.can_be_made("nova")
 
 
+def _kubernetes() -> bool:
+    from tests.support import api_server
+
+    return api_server.can_run()
+
+
 def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
@@ -82,6 +88,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "postgresql": _postgresql,
     "chromium": _chromium,
     "kubectl": _kubectl,
+    "kubernetes": _kubernetes,
     "openssl": _openssl,
     "ipmi": _ipmi,
     "libvirt": _libvirt,

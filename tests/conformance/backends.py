@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.conformance.claims import Subject, claims_of
 from tests.support.api import api
+from tests.support.api_server import shared_server
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock, SystemClock
@@ -15,8 +17,12 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.store import Store
 from outlive.store.faults import FaultStore
+from outlive.store.kubernetes import KubernetesStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
+
+GOODBYE_S = 0.1
+"""In which a connection that was being opened when its observer was closed lets go of its socket."""
 
 
 @asynccontextmanager
@@ -49,11 +55,22 @@ async def http(_: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
+@asynccontextmanager
+async def kubernetes(_: Path) -> AsyncIterator[Store]:
+    server = shared_server()
+    server.empty()
+    store = KubernetesStore(server.access(), clock=SystemClock(), random=Random(1))
+    yield store
+    await store.close()
+    await asyncio.sleep(GOODBYE_S)
+
+
 BACKENDS: tuple[Subject[Store], ...] = (
     Subject("memory", memory, run),
     Subject("sqlite", sqlite),
     Subject("faults", faultless, run),
     Subject("http", http),
+    Subject("kubernetes", kubernetes, component="kubernetes"),
 )
 
 claim = claims_of(BACKENDS)

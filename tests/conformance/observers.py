@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic
 
 from outlive.resources import R
-from outlive.store import Change, Delete, Reset, Store, Synced, Upsert
+from outlive.store import Change, Delete, Malformed, Reset, Store, Synced, Upsert
 from outlive.store.selectors import Selector
 
 PATIENCE_S = 10.0
@@ -38,6 +38,8 @@ class Follower(Generic[R]):
             case Upsert(obj):
                 self.objects[obj.name] = obj
                 self._listed.add(obj.name)
+            case Malformed(ref, _):
+                self._listed.add(ref.name)
             case Delete(ref, _):
                 self.objects.pop(ref.name, None)
             case Reset():

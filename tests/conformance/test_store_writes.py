@@ -11,6 +11,7 @@ from tests.conformance.objects import change, election, flavor, slot, vm, with_m
 from outlive.base import limits
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from outlive.resources import Flavor, ObjectRef, Reservation, VirtualMachine
+from outlive.resources.meta import OwnerReference
 from outlive.store import Store
 
 
@@ -456,3 +457,14 @@ async def test_after_close_everything_is_unavailable(store: Store) -> None:
     ):
         with pytest.raises(Unavailable):
             await call
+
+
+@claim
+async def test_owner_references_of_others_survive_every_write(store: Store) -> None:
+    owner = OwnerReference(api_version="v1", kind="Node", name="n1", uid="4f1c", controller=True)
+    made = await store.create(vm(owner_references=(owner,)))
+    assert made.metadata.owner_references == (owner,)
+    made = await store.replace(with_project(made, "q"))
+    made = await store.replace_status(with_phase(made, "ACTIVE"))
+    await store.patch_metadata(made.ref, labels={"a": "b"})
+    assert (await store.get(VirtualMachine, "vm-1")).metadata.owner_references == (owner,)

@@ -30,7 +30,12 @@ ALSO_IN_ONE_PROCESS = {"rack-loses-power", "live-move", "answers-of-the-store-ar
 """The HTTP server keeps everything in SQLite, so that all stories are played on both; of SQLite alone these are a
 sample."""
 PLAYED = [
-    pytest.param(folder, real, id=f"{folder.name}-{real.name}")
+    pytest.param(
+        folder,
+        real,
+        id=f"{folder.name}-{real.name}",
+        marks=(pytest.mark.component(real.component),) if real.component else (),
+    )
     for folder in FOLDERS
     for real in REAL_STORES
     if real.name != "sqlite" or folder.name in ALSO_IN_ONE_PROCESS

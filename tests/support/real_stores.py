@@ -17,8 +17,10 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.store import Store
 from outlive.store.http import HttpStore
+from outlive.store.kubernetes import KubernetesStore
 from outlive.store.sqlite import SqliteStore
 from tests.support.api import TOKENS, api
+from tests.support.api_server import shared_server
 from tests.support.live_store import TOLERANCE_S, Connect
 
 UP_S, AWAY_S = 23.0, 3.0
@@ -34,6 +36,8 @@ class RealStore:
     """Opens a new, empty store; the path is an empty directory for it to use."""
     tolerance_s: float = TOLERANCE_S
     """How much later everything may come."""
+    component: str = ""
+    """What it needs besides the project (``tests/conftest.py``)."""
 
 
 @asynccontextmanager
@@ -62,6 +66,25 @@ async def http(path: Path) -> AsyncIterator[Connect]:
         finally:
             for client in clients:
                 await client.close()
+
+
+@asynccontextmanager
+async def kubernetes(path: Path) -> AsyncIterator[Connect]:
+    """Each process with sockets of its own, to a real API server."""
+    server = shared_server()
+    server.empty()
+    clients: list[Store] = []
+
+    def connected() -> Store:
+        client = KubernetesStore(server.access(), clock=LoopClock(), random=Random(1))
+        clients.append(client)
+        return client
+
+    try:
+        yield connected
+    finally:
+        for client in clients:
+            await client.close()
 
 
 @asynccontextmanager
@@ -101,6 +124,10 @@ async def _up_and_down(store: Store, url: asyncio.Future[str]) -> None:
         await asyncio.sleep(AWAY_S)
 
 
-REAL_STORES: tuple[RealStore, ...] = (RealStore("sqlite", sqlite), RealStore("http", http))
+REAL_STORES: tuple[RealStore, ...] = (
+    RealStore("sqlite", sqlite),
+    RealStore("http", http),
+    RealStore("kubernetes", kubernetes, component="kubernetes"),
+)
 RESTARTED = RealStore("http-restarted", restarted, tolerance_s=15.0)
 """An outage that fencers notice costs its time, the clients' pause, and as long again as a host may be silent."""

@@ -59,8 +59,18 @@ class Histories:
 class Client:
     """Reads, creates, swaps and deletes objects of a few names, with nonces and at times a finalizer of its own."""
 
-    def __init__(self, number: int, store: Store, histories: Histories, random: Random, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        store: Store,
+        histories: Histories,
+        random: Random,
+        names: Sequence[str],
+        *,
+        finalizers: bool = True,
+    ) -> None:
         self._number = number
+        self._with_finalizers = finalizers
         self._store = store
         self._histories = histories
         self._random = random
@@ -89,7 +99,7 @@ class Client:
 
     def _finalizers(self, before: tuple[str, ...], changes: float) -> tuple[str, ...]:
         """As they are, or with that probability the other way."""
-        if self._random.random() >= changes:
+        if not self._with_finalizers or self._random.random() >= changes:
             return before
         return () if before else (FINALIZER,)
 
@@ -157,10 +167,19 @@ def change_call(call: Call, **fields: Any) -> Call:
 
 
 async def torment(
-    store: Store, histories: Histories, random: Random, *, clients: int, calls: int, names: Sequence[str]
+    store: Store,
+    histories: Histories,
+    random: Random,
+    *,
+    clients: int,
+    calls: int,
+    names: Sequence[str],
+    first: int = 0,
+    finalizers: bool = True,
 ) -> None:
-    """Run so many clients at once."""
+    """Run so many clients at once, numbered from ``first``."""
     async with asyncio.TaskGroup() as group:
-        for number in range(clients):
-            client = Client(number, store, histories, random.fork(f"client {number}"), names)
+        for number in range(first, first + clients):
+            forked = random.fork(f"client {number}")
+            client = Client(number, store, histories, forked, names, finalizers=finalizers)
             group.create_task(client.run(calls))

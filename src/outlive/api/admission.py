@@ -431,6 +431,14 @@ def keep_finalizer(obj: Resource, current: Resource) -> Resource:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, finalizers=(RUN_FINALIZER,)))
 
 
+def keep_owners(obj: Resource, current: Resource | None) -> Resource:
+    """The object with the owner references that it has: nobody writes them here, and no write takes them away."""
+    owners = current.metadata.owner_references if current is not None else ()
+    if obj.metadata.owner_references == owners:
+        return obj
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, owner_references=owners))
+
+
 def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
     """Why no VM of that name can be created now, and what helps; ``None`` where that is not because of its deletion."""
     if not isinstance(found, VirtualMachine) or not found.deleting:
@@ -453,7 +461,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
     if force or not isinstance(obj, Hypervisor | Membership):
         return
     if isinstance(obj, Membership):
-        held = sorted([vm.name async for vm in list_all(store, VirtualMachine) if _is_held_under(vm, obj)])
+        held = sorted([vm.name async for vm in list_all(store, VirtualMachine, whole=True) if _is_held_under(vm, obj)])
         if held:
             raise Refused(
                 f"host {obj.name} may run {count_of(len(held), 'VM')} under this Membership: "
@@ -463,7 +471,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             )
         return
     there = {instance.id for instance in obj.status.instances}
-    there |= {vm.name async for vm in list_all(store, VirtualMachine) if obj.name in vm.hosts()}
+    there |= {vm.name async for vm in list_all(store, VirtualMachine, whole=True) if obj.name in vm.hosts()}
     if there:
         count = count_of(len(there), "VM")
         raise Refused(

@@ -74,8 +74,10 @@ async def _read_facts(store: Store, needed: NeededFacts) -> Facts:
     """What has to be known besides the object itself, read after it."""
     hosts: tuple[str, ...] = ()
     if needed.every_host:
-        found = [one async for one in list_all(store, Membership)]
-        hosts = tuple([one.name async for one in list_all(store, Hypervisor) if one.spec.management == "node"])
+        found = [one async for one in list_all(store, Membership, whole=True)]
+        hosts = tuple(
+            [one.name async for one in list_all(store, Hypervisor, whole=True) if one.spec.management == "node"]
+        )
     else:
         named = [await read(store, Membership, host) for host in needed.members]
         found = [one for one in named if one is not None]

@@ -27,6 +27,7 @@ from outlive.api.admission import (
     completed,
     deletion_conflict,
     keep_finalizer,
+    keep_owners,
     without_finalizer,
 )
 from outlive.api.audit import CHANGED, DRY_RUN, TARGET
@@ -216,6 +217,7 @@ class Resources:
         obj = without_finalizer(decode(target.kind, await request.body()))
         if isinstance(obj, Token):
             obj = obj.with_end(self._clock.now()).by(identity.name)
+        obj = keep_owners(obj, None) if identity.role in CHECKED else obj
         store = await self._store_for(request, target, obj.metadata.name)
         await self._check_permission(identity, target, None, obj)
         obj = completed(obj)
@@ -234,7 +236,7 @@ class Resources:
         store = await self._store_for(request, target, target.name)
         current = await _read_current(store, target)
         obj = replacement(obj, current)
-        obj = obj if target.status else keep_finalizer(obj, current)
+        obj = keep_owners(obj if target.status else keep_finalizer(obj, current), current)
         obj = restored(current, await self._require_readable(identity, target, current), obj, status=target.status)
         await self._check_permission(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
@@ -265,6 +267,7 @@ class Resources:
                 wanted = patched(seen, patch, media)
             if current is not None and seen is not None:
                 wanted = restored(current, seen, wanted, status=target.status)
+            wanted = keep_owners(wanted, current)
             await self._check_permission(identity, target, current, wanted)
             try:
                 if current is not None and not whole and same_but_labels(wanted, current):

@@ -225,10 +225,10 @@ class HostJoin:
         elif await read(self._store, Membership, host) is not None:
             found = f"membership {host}"
         if not found:
-            others = [one.name async for one in list_all(self._store, Token) if one.host == host]
+            others = [one.name async for one in list_all(self._store, Token, whole=True) if one.host == host]
             found = next((f"token {one}" for one in others if one != besides), "")
         if not found:
-            vms = [one.name async for one in list_all(self._store, VirtualMachine) if host in hosts_of(one)]
+            vms = [one.name async for one in list_all(self._store, VirtualMachine, whole=True) if host in hosts_of(one)]
             found = f"VM {vms[0]}" if vms else ""
         if found:
             raise Refused(
@@ -241,9 +241,13 @@ class HostJoin:
 
         Asked after its token was written as well: of two servers that let it join under two names, one sees the other.
         """
-        others = [one.host async for one in list_all(self._store, Token) if one.machine_id == wish.machine_id]
+        others = [
+            one.host async for one in list_all(self._store, Token, whole=True) if one.machine_id == wish.machine_id
+        ]
         others += [
-            one.name async for one in list_all(self._store, Membership) if one.record.machine_id == wish.machine_id
+            one.name
+            async for one in list_all(self._store, Membership, whole=True)
+            if one.record.machine_id == wish.machine_id
         ]
         other = next((one for one in others if one != wish.host), "")
         if other:

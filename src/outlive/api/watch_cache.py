@@ -28,7 +28,7 @@ from outlive.base.logging import get_logger
 from outlive.resources import Resource
 from outlive.resources.codec import encode
 from outlive.resources.readers import hosts_of
-from outlive.store import Change, Delete, Reset, Store, Synced, Upsert
+from outlive.store import Change, Delete, Malformed, Reset, Store, Synced, Upsert
 
 RESTART_SECONDS_LEAST: Final = 0.5
 RESTART_SECONDS_MOST: Final = 30.0
@@ -133,6 +133,9 @@ class WatchCache:
                 entry = self._entries.get(key)
                 if entry is not None and (not ref.uid or ref.uid == entry.uid):
                     self._remove(entry)
+            case Malformed(ref):  # what was understood of it last stays
+                if self._unseen is not None:
+                    self._unseen.pop(ref.name, None)
             case Reset():
                 self._ready.clear()
                 self._unseen = dict(self._entries)

@@ -38,6 +38,7 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
+    "controller": Entry("controller", "Run the controllers on a Kubernetes API server, as one of several processes."),
     "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
     "import": Entry(
         "inventory", "Read an inventory of hosts and VMs: csv, openstack, proxmox, libvirt and more.", "app"
@@ -77,6 +78,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "dump": Entry("objects", "Write the objects of a cluster as one file, for --state; this is no backup."),
     "backup": Entry("backup", "Write everything that a lost server needs into one file, and check it."),
     "restore": Entry("backup", "Put a backup back; the cluster is paused until its hosts have registered."),
+    "restored": Entry("controller", "Say that the etcd of a Kubernetes store was restored: the cluster is paused."),
     "audit": Entry("audit", "Who did what to which object with which token: list, verify.", "app"),
     "tls": Entry("tls", "The server's own authority: replace it.", "app"),
     "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, rotate, revoke.", "app"),

@@ -24,6 +24,7 @@ from outlive.node.operator import (
     find_host,
     hidden,
     hosts_of_domains,
+    is_embedded,
     refuse_arming,
     request_fence,
     set_armed,
@@ -318,7 +319,7 @@ async def _set_armed(access: Access, hosts: list[str], *, armed: bool, yes: bool
         if armed:
             for host in hosts:
                 await refuse_arming(store, host, accept_single_store=single)
-            only = ONE_SERVER if store.embedded else ""
+            only = ONE_SERVER if await is_embedded(store) else ""
             ask(
                 f"An armed host kills its VMs when its renewals are not acknowledged, also when it is only the store "
                 f"that is away.{only} Arm {listing(hosts, most=NAMED)}?",

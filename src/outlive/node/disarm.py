@@ -71,8 +71,8 @@ def _may_live(record: MemberRecord) -> bool:
 
 async def guards(store: Store) -> Guards:
     """Whose guards enforce now, and whose do not although an operator wants them to."""
-    members = [one async for one in list_all(store, Membership)]
-    armed = {one.name async for one in list_all(store, Hypervisor) if one.spec.fencing.armed}
+    members = [one async for one in list_all(store, Membership, whole=True)]
+    armed = {one.name async for one in list_all(store, Hypervisor, whole=True) if one.spec.fencing.armed}
     enforcing = enforcing_hosts(members)
     return Guards(enforcing=tuple(enforcing), disarmed=tuple(sorted(armed - {*enforcing})))
 

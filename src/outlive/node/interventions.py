@@ -83,8 +83,8 @@ async def missing_hosts(store: Store) -> tuple[str, ...]:
     cluster = await read(store, Cluster, CLUSTER)
     if cluster is None or not cluster.paused:
         return ()
-    members = {one.name: one.record async for one in list_all(store, Membership)}
-    ours = [one.name async for one in list_all(store, Hypervisor) if one.spec.management == "node"]
+    members = {one.name: one.record async for one in list_all(store, Membership, whole=True)}
+    ours = [one.name async for one in list_all(store, Hypervisor, whole=True) if one.spec.management == "node"]
     return waits_for(cluster, members, ours)
 
 
@@ -124,7 +124,7 @@ async def set_mode(store: Store, clock: Clock, host: str, mode: Literal["coordin
         raise Refused(f"{host} is managed by {found.spec.management}", remedy=ONLY_OURS)
     if found.spec.mode == mode:
         return f"{host} is a {mode} already"
-    others = [one.name async for one in list_all(store, Hypervisor) if one.spec.mode == "coordinator"]
+    others = [one.name async for one in list_all(store, Hypervisor, whole=True) if one.spec.mode == "coordinator"]
     if mode == "hypervisor" and not {*others} - {host}:
         raise Refused(
             f"{host} is the last coordinator: nobody could be condemned any more",

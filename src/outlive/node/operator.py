@@ -321,11 +321,19 @@ async def _as_asked(store: Store, host: Hypervisor) -> RequestedNode:
     )
 
 
+async def is_embedded(store: Store) -> bool:
+    """Whether the store is away whenever one server is."""
+    if not store.embedded:
+        return False
+    cluster = await read(store, Cluster, CLUSTER)
+    return cluster is None or not cluster.status.replicated
+
+
 async def refuse_arming(store: Store, host: str, *, accept_single_store: bool = False) -> None:
     """``Refused`` with a timing that would empty the host for nothing, and, unless that is accepted, on an embedded
     store: it is no quorum."""
     found = await store.get(Hypervisor, host, fresh=True)
-    if store.embedded and not accept_single_store:
+    if await is_embedded(store) and not accept_single_store:
         raise Refused(
             f"{host} is not armed: this store is embedded in one server, and its outage would empty every armed host",
             remedy="use a replicated store, or give --accept-single-store if you take that upon you",

@@ -189,6 +189,8 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     lost_places: tuple[str, ...] = ()
     """Places of storage that some host does not reach, sixteen at most: every host asks them and says in its figures
     (``usage.reached``) which of them it reaches."""
+    replicated: bool = False
+    """Whether the store outlives the machine of any one server; false: it is embedded in one."""
 
     def knows(self, incarnation: str) -> bool:
         """Whether the store is, or once was, the one that says this of itself; one that says nothing is known."""
@@ -214,6 +216,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
                 "status.sealingKey": ("admin",),  # its writer can read all secrets that are sealed afterwards
                 "status.keyIds": ("admin",),
                 "status.lostPlaces": ("recovery",),
+                "status.replicated": ("controller",),
                 "status.storeIncarnation": ("controller", "daemon", "recovery"),
                 "status.formerIncarnations": ("controller", "daemon", "recovery"),
                 "status.pause": ("controller", "daemon", "recovery"),

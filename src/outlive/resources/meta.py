@@ -75,8 +75,19 @@ def lasts(wanted: bool, until: datetime | None, now: float) -> bool:
     return wanted and (until is None or now < as_instant(until))
 
 
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Who owns an object, as Kubernetes has it: the object is deleted with its owner there."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
 class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Metadata; fields that only Kubernetes knows are dropped on reading."""
+    """Metadata; fields that only Kubernetes writes are dropped on reading."""
 
     name: str = ""
     generate_name: str = ""
@@ -87,6 +98,8 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     finalizers: Annotated[tuple[str, ...], at_most(64)] = ()
+    owner_references: Annotated[tuple[OwnerReference, ...], at_most(64)] = ()
+    """Nobody here writes them, and no write takes away those that others wrote."""
     labels: Annotated[dict[str, str], at_most(1000)] = {}
     annotations: Annotated[dict[str, str], at_most(1000)] = {}
 

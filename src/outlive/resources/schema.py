@@ -173,13 +173,13 @@ def _schema(info: types.Type) -> Schema:
         case types.UnionType():
             return _union(info)
         case types.StrType():
-            return {"type": "string"}
+            return {"type": "string"} | _text_bounds(info)
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType():
-            return {"type": "integer", "format": "int64"} | bounds
+            return {"type": "integer", "format": "int64"} | _number_bounds(info) | bounds
         case types.FloatType():
-            return {"type": "number", "format": "double"}
+            return {"type": "number", "format": "double"} | _number_bounds(info)
         case types.DateTimeType():
             return {"type": "string", "format": "date-time"}
         case types.LiteralType():
@@ -187,7 +187,8 @@ def _schema(info: types.Type) -> Schema:
         case types.EnumType():
             return {"type": "string", "enum": sorted(one.value for one in info.cls)}
         case types.VarTupleType() | types.ListType():
-            return {"type": "array", "items": _schema(info.item_type), "maxItems": most}
+            least = {"minItems": info.min_length} if info.min_length else {}
+            return {"type": "array", "items": _schema(info.item_type), "maxItems": most} | least
         case types.DictType() if isinstance(info.value_type, types.AnyType):
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "maxProperties": most}
         case types.DictType():
@@ -204,6 +205,23 @@ def _union(info: types.UnionType) -> Schema:
     if len(members) != 1 or len(members) == len(info.types):
         raise TypeError(f"{info} has no structural schema")
     return _schema(members[0]) | {"nullable": True}
+
+
+def _number_bounds(info: types.IntType | types.FloatType) -> Schema:
+    """What decoding checks of a number. ``TypeError`` for a constraint that no field has had so far."""
+    if info.multiple_of is not None:
+        raise TypeError(f"{info} has no schema yet")
+    bounds = {word: edge for word, edge in (("minimum", info.ge), ("maximum", info.le)) if edge is not None}
+    for word, edge in (("minimum", info.gt), ("maximum", info.lt)):
+        if edge is not None:
+            bounds |= {word: edge, f"exclusive{word.capitalize()}": True}
+    return bounds
+
+
+def _text_bounds(info: types.StrType) -> Schema:
+    """What decoding checks of a text."""
+    given = {"minLength": info.min_length, "maxLength": info.max_length, "pattern": info.pattern}
+    return {word: value for word, value in given.items() if value is not None}
 
 
 def _bounds_of(info: types.Type) -> Schema:

@@ -80,7 +80,7 @@ from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import Notifier, NotifierPorts
 from outlive.runtime.trail import Trail, trail_sweeper
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 from outlive.store.local import LocalStore
 from outlive.store.naming import MATCHES, beginning, matching, names_of
 from outlive.store.selectors import Selector
@@ -341,6 +341,8 @@ class UpRole:
         near = self._store.near_quotas(NEAR_QUOTA) if isinstance(self._store, LocalStore) else ()
         if near:
             active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
+        if malformed := [f"{kind}/{name} ({why})" for kind, name, why in self.manager.malformed()]:
+            active.append(ActiveFault(FaultCode.OBJECT_MALFORMED, cluster, {"what": listing(malformed, most=NAMED)}))
         active += [one for find in self.fault_sources for one in find()]
         return [unrecorded(one, self._clock.now()) for one in active]
 
@@ -364,6 +366,14 @@ class UpRole:
         except NotFound:
             with contextlib.suppress(AlreadyExists):
                 await self._store.create(Cluster(metadata=ObjectMeta(name=CLUSTER)))
+        await compare_and_swap(self._store, Cluster, CLUSTER, self._with_kind_of_store, clock=self._clock)
+
+    def _with_kind_of_store(self, cluster: Cluster | None) -> Cluster | None:
+        """The cluster that says whether its store is replicated; ``None`` where it does."""
+        replicated = not self._store.embedded
+        if cluster is None or cluster.status.replicated == replicated:
+            return None
+        return msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, replicated=replicated))
 
     async def run(self) -> None:
         """Run everything until ``stop`` or cancellation; events that wait are written last."""

@@ -23,7 +23,7 @@ from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource
 from outlive.runtime.pending_writes import HOLD_S, PassedVersions, PendingWrite
 from outlive.runtime.tasks import OrderedTaskGroup
-from outlive.store import Change, Delete, Reset, Selector, Store, Synced, Upsert
+from outlive.store import Change, Delete, Malformed, Reset, Selector, Store, Synced, Upsert
 
 Callback = Callable[[R | None, R | None], None]
 """Called with (state before, state after) once the cache has changed; ``None`` for absent. It must not block."""
@@ -32,6 +32,8 @@ BACKOFF_BASE_S: Final = 0.2
 """The first wait after a lost stream."""
 BACKOFF_CAP_S: Final = 30.0
 """The longest wait after a lost stream."""
+MALFORMED_MOST: Final = 1000
+"""Objects that are not understood, of which it is remembered why."""
 YIELD_EVERY: Final = 256
 """Changes after which others get their turn, so that a long listing does not block the loop."""
 
@@ -73,6 +75,8 @@ class Informer(Generic[R]):
         self.kind = kind
         self.name = kind.kind() if selector is None else f"{kind.kind()}[{selector}]"
         self.figures = Figures()
+        self.malformed: dict[str, str] = {}
+        """Objects that exist and are not understood → why; of them the cache has what was understood last, if any."""
         self._store = store
         self._clock = clock
         self._random = random
@@ -247,6 +251,8 @@ class Informer(Generic[R]):
             match change:
                 case Upsert(object=obj):
                     self._arrive(obj.metadata.name, obj)
+                case Malformed(ref=ref, why=why):
+                    self._report_malformed(ref, why)
                 case Delete(ref=ref):
                     self._depart(ref)
                 case Reset():
@@ -256,6 +262,14 @@ class Informer(Generic[R]):
             count += 1
             if count % YIELD_EVERY == 0:
                 await self._clock.sleep(0)
+
+    def _report_malformed(self, ref: ObjectRef, why: str) -> None:
+        """Its last good state stays, and nobody else of its kind is held up."""
+        if self._listed is not None:
+            self._listed.add(ref.name)
+        if self.malformed.get(ref.name) != why and len(self.malformed) < MALFORMED_MOST:
+            self.malformed[ref.name] = why
+            _log.warning("informer.malformed", kind=self.name, name=ref.name, why=why)
 
     def _doubt(self) -> None:
         self.figures.resets += 1
@@ -269,6 +283,7 @@ class Informer(Generic[R]):
         """The listing is complete: what it did not name is gone."""
         listed, self._listed = self._listed, None
         if listed is not None:
+            self.malformed = {name: why for name, why in self.malformed.items() if name in listed}
             missing = sorted((self._objects.keys() - listed) | (self._pending.keys() - listed))
             for count, key in enumerate(missing, 1):
                 self._miss(key)
@@ -291,6 +306,7 @@ class Informer(Generic[R]):
         self._show(key, None)
 
     def _arrive(self, key: str, obj: R) -> None:
+        self.malformed.pop(key, None)
         if self._listed is not None:
             self._listed.add(key)
         pending = self._pending.get(key)
@@ -307,6 +323,7 @@ class Informer(Generic[R]):
 
     def _depart(self, ref: ObjectRef) -> None:
         key = ref.name
+        self.malformed.pop(key, None)
         if self._listed is not None:
             self._listed.discard(key)
         pending = self._pending.get(key)

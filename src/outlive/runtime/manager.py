@@ -84,6 +84,12 @@ class Manager:
 
     # Putting together
 
+    def malformed(self) -> list[tuple[str, str, str]]:
+        """Kind, name and what is wrong, of every object that no informer understands."""
+        return [
+            (each.kind.kind(), name, why) for each in self._informers for name, why in sorted(each.malformed.items())
+        ]
+
     def add_informer(self, informer: Informer[Any]) -> None:
         """Run this informer, and let controllers wait for it. Added twice it runs once."""
         if informer not in self._informers:

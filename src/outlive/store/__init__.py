@@ -1,7 +1,7 @@
 """Where nouns live: the contract, its backends, and what wraps them. Backends are imported by module name."""
 
 from outlive.store.access import CALL_S, LIST_S, Half, answered, compare_and_swap, read, swap
-from outlive.store.contract import Change, Delete, Page, Reset, Store, Synced, Upsert, list_all
+from outlive.store.contract import Change, Delete, Malformed, Page, Reset, Store, Synced, Upsert, list_all
 from outlive.store.selectors import Selector
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Change",
     "Delete",
     "Half",
+    "Malformed",
     "Page",
     "Reset",
     "Selector",

@@ -10,12 +10,18 @@ spans two objects.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Generic, Protocol
+from typing import Final, Generic, Protocol
 
 import msgspec
 
+from outlive.base.errors import NotUnderstood
+from outlive.base.logging import get_logger
 from outlive.resources import ObjectRef, R, Resource
 from outlive.store.selectors import Selector
+
+MALFORMED: Final = "mend it or delete it; kubectl explain and outlive describe show what belongs there"
+"""What helps against an object that is not understood."""
+_log = get_logger("store")
 
 
 class Upsert(msgspec.Struct, Generic[R], frozen=True):
@@ -39,7 +45,17 @@ class Reset(msgspec.Struct, frozen=True):
     """What was delivered may be out of date: forget what the following listing does not name, once ``Synced``."""
 
 
-Change = Upsert[R] | Delete[R] | Synced | Reset
+class Malformed(msgspec.Struct, frozen=True):
+    """The object exists and cannot be understood; what was last understood of it counts on.
+
+    It holds up nobody else: neither the listing that it is part of, nor the changes that follow.
+    """
+
+    ref: ObjectRef
+    why: str
+
+
+Change = Upsert[R] | Delete[R] | Malformed | Synced | Reset
 
 
 class Page(msgspec.Struct, Generic[R], frozen=True):
@@ -47,6 +63,8 @@ class Page(msgspec.Struct, Generic[R], frozen=True):
 
     items: tuple[R, ...]
     token: str = ""
+    malformed: tuple[Malformed, ...] = ()
+    """What is on it and cannot be understood."""
 
 
 class Store(Protocol):
@@ -116,11 +134,21 @@ class Store(Protocol):
         ...
 
 
-async def list_all(store: Store, kind: type[R], *, selector: Selector | None = None) -> AsyncIterator[R]:
-    """Every object over all pages."""
+async def list_all(
+    store: Store, kind: type[R], *, selector: Selector | None = None, whole: bool = False
+) -> AsyncIterator[R]:
+    """Every object over all pages that can be understood.
+
+    ``whole``: ``NotUnderstood`` names one that cannot, for those to whom an object that is left out means that there is
+    none.
+    """
     token = ""
     while True:
         page = await store.list(kind, selector=selector, token=token)
+        for one in page.malformed:
+            if whole:
+                raise NotUnderstood(f"{one.ref.kind}/{one.ref.name} is not understood: {one.why}", remedy=MALFORMED)
+            _log.warning("store.malformed", kind=one.ref.kind, name=one.ref.name, why=one.why)
         for item in page.items:
             yield item
         if not page.token:

@@ -27,7 +27,7 @@ from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import R
-from outlive.store.contract import Change, Delete, Reset, Store, Synced, Upsert
+from outlive.store.contract import Change, Delete, Malformed, Reset, Store, Synced, Upsert
 from outlive.store.proxy import StoreProxy
 from outlive.store.selectors import Selector
 
@@ -168,6 +168,9 @@ class _View(Generic[R]):
                 self.objects[key] = obj
                 if self._listed is not None:
                     self._listed.add(key)
+            case Malformed(ref):
+                if self._listed is not None:
+                    self._listed.add(ref.name)
             case Delete(ref, _):
                 self.objects.pop(ref.name, None)
             case Reset():
@@ -299,7 +302,7 @@ def _name(change: Change[R]) -> str | None:
     match change:
         case Upsert(obj):
             return obj.metadata.name
-        case Delete(ref, _):
+        case Delete(ref, _) | Malformed(ref):
             return ref.name
         case _:
             return None

@@ -7,7 +7,7 @@ instead, the status has to do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -16,7 +16,8 @@ from outlive.base import errors, limits
 from outlive.base.errors import NotUnderstood, OutliveError, Unavailable, Unknown
 from outlive.resources import R
 from outlive.resources.codec import decode
-from outlive.store.contract import Change, Delete, Synced, Upsert
+from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
+from outlive.store.tables import understood
 
 if TYPE_CHECKING:
     import aiohttp
@@ -83,7 +84,9 @@ class ListPage(msgspec.Struct, frozen=True):
     items: tuple[msgspec.Raw, ...]
 
 
-class _Event(msgspec.Struct, frozen=True):
+class WatchLine(msgspec.Struct, frozen=True):
+    """A line of a watch, its object still encoded."""
+
     type: str
     object: msgspec.Raw
 
@@ -134,18 +137,23 @@ async def lines_of(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def change_of(kind: type[R], line: bytes) -> Change[R] | None:
     """What a line of a watch says; ``None`` for a sign of life."""
-    event = cast("_Event", decoded(_Event, line))
-    match event.type:
+    return change_of_line(kind, cast("WatchLine", decoded(WatchLine, line)), refusal)
+
+
+def change_of_line(kind: type[R], line: WatchLine, error_of: Callable[..., OutliveError]) -> Change[R] | None:
+    """The same of one that was read; ``error_of`` makes an error of a status, a body, and whether it was a write."""
+    match line.type:
         case "ADDED" | "MODIFIED":
-            return Upsert(object_of(kind, event.object, writing=False))
+            found = understood(kind, line.object)
+            return found if isinstance(found, Malformed) else Upsert(found)
         case "DELETED":
-            last = object_of(kind, event.object, writing=False)
-            return Delete(last.ref, last)
+            last = understood(kind, line.object)
+            return Delete(last.ref, None if isinstance(last, Malformed) else last)
         case "BOOKMARK":
-            annotations = cast("_Bookmark", decoded(_Bookmark, event.object)).metadata.annotations
+            annotations = cast("_Bookmark", decoded(_Bookmark, line.object)).metadata.annotations
             return Synced() if annotations.get("k8s.io/initial-events-end") == "true" else None
         case "ERROR":
-            raise refusal(0, bytes(event.object), writing=False)
+            raise error_of(0, bytes(line.object), writing=False)
         case other:
             raise Unavailable(f"an event of type {other[:40]!r} in a watch", remedy="is the server newer than this?")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import aiohttp
 from yarl import URL
@@ -13,14 +16,21 @@ from outlive.base.errors import LimitExceeded, OutliveError
 from outlive.store.http_answers import ANSWER_BYTES, lost, not_believed, not_reached
 from outlive.store.http_calls import ANSWER_SECONDS, CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
 
-CONNECTIONS = 64
+CONNECTIONS: Final = 64
+PEER_GONE_S: Final = 12
+"""After so long without an acknowledgement a connection is broken: its peer has lost power, or is cut off."""
+CLOSING_TURNS: Final = 10
+"""Turns of the loop in which connections that were aborted, or were just being opened, let go of their sockets."""
+PROBE_S: Final = 4
+"""How often TCP asks a peer that sends nothing whether it is there."""
 
 
 class HttpSession:
     """Calls and watches of one client."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, connections: int = CONNECTIONS) -> None:
         self._base = base
+        self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
     async def call(
@@ -51,20 +61,32 @@ class HttpSession:
             async with self._opened().get(
                 URL(url, encoded=True), headers=headers, timeout=timeout, ssl=trusted
             ) as answer:
-                yield answer
+                try:
+                    yield answer
+                finally:  # what comes after is wanted by nobody, and a peer may never say goodbye
+                    if answer.connection is not None and answer.connection.transport is not None:
+                        answer.connection.transport.abort()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._error_of(error, writing=False) from error
 
     async def close(self) -> None:
         """Close all connections."""
         session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        if session is None:
+            return
+        if session.connector is not None:
+            # At once: peers that are gone would be waited for, and the loop may end before they have said goodbye.
+            await session.connector.close(abort_ssl=True)
+        await session.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(
+                    limit=self._connections, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=_open_socket
+                ),
                 timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
                 read_bufsize=READ_BYTES,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -81,6 +103,22 @@ class HttpSession:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
             return not_reached(error, self._base)
         return lost(error, self._base, writing=writing)
+
+
+def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices within ``PEER_GONE_S`` that its peer is gone, though nothing is sent to it."""
+    family, kind, protocol, _, _ = address
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", PROBE_S),
+        ("TCP_KEEPINTVL", PROBE_S),
+        ("TCP_KEEPCNT", PEER_GONE_S // PROBE_S),
+        ("TCP_USER_TIMEOUT", PEER_GONE_S * 1000),
+    ):
+        if (known := getattr(socket, option, None)) is not None:
+            opened.setsockopt(socket.IPPROTO_TCP, known, value)
+    return opened
 
 
 async def read_answer(answer: aiohttp.ClientResponse) -> bytes:

@@ -14,15 +14,14 @@ from typing import cast
 
 from outlive.base import limits
 from outlive.base.clock import Clock, Instant
-from outlive.base.errors import Invalid, Unavailable
+from outlive.base.errors import Invalid, NotUnderstood, Unavailable
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
-from outlive.resources.codec import decode
 from outlive.store import rules
-from outlive.store.contract import Page
+from outlive.store.contract import MALFORMED, Malformed, Page
 from outlive.store.observers import INDEXED, Observation, Observers, wanted_label
 from outlive.store.selectors import Selector
-from outlive.store.tables import Batch, StoreUsage, Tables, Write, labels_of
+from outlive.store.tables import Batch, StoreUsage, Tables, Write, labels_of, understood
 
 Judge = Callable[[Batch], Write]
 """Judges one write on top of a batch; raises if it is refused, and changes nothing."""
@@ -82,7 +81,10 @@ class LocalStore(abc.ABC):
         raw = self._tables.table(kind).get(name)
         if raw is None:
             raise rules.not_found(kind, name)
-        return decode(kind, raw)
+        found = understood(kind, raw)
+        if isinstance(found, Malformed):
+            raise NotUnderstood(f"{kind.kind()}/{name} is not understood: {found.why}", remedy=MALFORMED)
+        return found
 
     async def list(
         self,
@@ -97,6 +99,7 @@ class LocalStore(abc.ABC):
             raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
         limit = min(limit, 10 * limits.PAGE_OBJECTS)
         items: list[R] = []
+        malformed: list[Malformed] = []
         wanted = wanted_label(selector)
         label = wanted if wanted is not None and wanted[0] in INDEXED else None
         while True:
@@ -106,12 +109,16 @@ class LocalStore(abc.ABC):
             rows = table.after(token, limits.YIELD_OBJECTS, label)
             for key, raw in rows:
                 if selector is None or selector.matches(labels_of(raw)):
-                    if len(items) == limit:
-                        return Page(tuple(items), token)
-                    items.append(decode(kind, raw))
+                    if len(items) + len(malformed) == limit:
+                        return Page(tuple(items), token, tuple(malformed))
+                    found = understood(kind, raw)
+                    if isinstance(found, Malformed):
+                        malformed.append(found)
+                    else:
+                        items.append(found)
                 token = key
             if len(rows) < limits.YIELD_OBJECTS:
-                return Page(tuple(items))
+                return Page(tuple(items), malformed=tuple(malformed))
 
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> Observation[R]:
         """Lists as of now, says ``Synced``, then follows."""

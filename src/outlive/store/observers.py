@@ -17,10 +17,9 @@ from typing import Any, Final, Generic, cast
 from outlive.base import limits
 from outlive.base.errors import Unavailable
 from outlive.resources import HOST_LABEL, SHARES_LABEL, R, Resource
-from outlive.resources.codec import decode
-from outlive.store.contract import Change, Delete, Reset, Synced, Upsert
+from outlive.store.contract import Change, Delete, Malformed, Reset, Synced, Upsert
 from outlive.store.selectors import Selector
-from outlive.store.tables import Tables, Write, labels_of
+from outlive.store.tables import Tables, Write, labels_of, understood
 
 INDEXED: Final = (HOST_LABEL, SHARES_LABEL)
 """Labels by which listings are looked up: thousands of hosts begin at once, each with a listing of its own."""
@@ -123,7 +122,8 @@ class Observation(Generic[R]):
         """The next of the listing, or ``Synced`` after it; ``None`` if it is time to let others run."""
         for passed, (_, raw) in enumerate(self._listing, 1):
             if self._selector is None or (self._needle in raw and self._selector.matches(labels_of(raw))):
-                return Upsert(decode(self._kind, raw))
+                found = understood(self._kind, raw)
+                return found if isinstance(found, Malformed) else Upsert(found)
             if passed == limits.YIELD_OBJECTS:
                 return None
         self._listing = iter(())

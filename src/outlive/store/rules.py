@@ -17,7 +17,7 @@ from outlive.base import limits
 from outlive.base.clock import Instant, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
 from outlive.base.ids import Ids
-from outlive.resources import HOST_LABEL, SHARES_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
+from outlive.resources import HOST_LABEL, KINDS, SHARES_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import check_numbers, check_size, decode, encode
 from outlive.resources.list_limits import check_lists
 from outlive.resources.meta import check_object, check_version
@@ -153,7 +153,7 @@ def _merged(old: dict[str, str], patch: Mapping[str, str | None]) -> dict[str, s
 
 def _generated(batch: Batch, kind: type[Resource], meta: ObjectMeta, ids: Ids) -> str:
     if not meta.generate_name:
-        raise Invalid(f"{kind.kind()} has no name", place="metadata.name", remedy="give name or generateName")
+        raise _nameless(kind)
     name = ""
     for _ in range(limits.GENERATE_NAME_TRIES):
         name = meta.generate_name[:_NAME_BASE_LIMIT] + ids.suffix(_SUFFIX_LENGTH)
@@ -241,12 +241,7 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     kind = type(draft)
     meta = draft.metadata
     draft = _replace(draft, metadata=_replace(meta, resource_version=batch.next_version()))
-    try:
-        raw = encode(draft)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"{_called(draft)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
-    check_size(raw, key)
-    check_numbers(raw, _called(draft))
+    raw = encode_checked(draft)
     _check_quota(batch, kind, key, raw, goes_on=before is not None and _goes_on(before, draft))
     after = decode(kind, raw)
     check_lists(before, after)
@@ -255,6 +250,48 @@ def _accept(batch: Batch, key: str, before: R | None, draft: R) -> Write:
     if before is None or not _same_words(before.metadata, after.metadata):
         check_object(after)
     return Write(kind, key, before, after, raw, after)
+
+
+def encode_object(obj: Resource) -> bytes:
+    """Its JSON; ``Invalid`` where it has none."""
+    try:
+        return encode(obj)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Invalid(f"{_called(obj)} has no JSON form: {error}", remedy="see docs/reference/resources.md") from None
+
+
+def encode_checked(obj: Resource) -> bytes:
+    """Its JSON; ``Invalid`` for one that is too large, or has a number that others do not read."""
+    raw = encode_object(obj)
+    check_size(raw, obj.metadata.name)
+    check_numbers(raw, _called(obj))
+    return raw
+
+
+def check_document(obj: Resource) -> None:
+    """``Invalid`` unless every store could keep the object, which has its name or ``generate_name``; what was read of
+    its JSON, so that its types are right."""
+    meta = obj.metadata
+    if not meta.name:
+        if not meta.generate_name:
+            raise _nameless(type(obj))
+        obj = _replace(obj, metadata=_replace(meta, name=meta.generate_name[:_NAME_BASE_LIMIT] + "x" * _SUFFIX_LENGTH))
+    check_lists(None, obj)
+    check_object(obj)
+
+
+def kind_of(ref: ObjectRef) -> type[Resource]:
+    """The kind of a reference to an object that is kept here; ``Invalid``."""
+    kind = KINDS.get(ref.kind)
+    if kind is None:
+        raise Invalid(f"kind {ref.kind!r} is not kept here", place="kind", remedy="use one of the kinds of this store")
+    if ref.cluster:
+        raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
+    return kind
+
+
+def _nameless(kind: type[Resource]) -> Invalid:
+    return Invalid(f"{kind.kind()} has no name", place="metadata.name", remedy="give name or generateName")
 
 
 def _check_quota(batch: Batch, kind: type[Resource], key: str, raw: bytes, *, goes_on: bool) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from outlive.base.errors import Invalid
-from outlive.resources import R, Resource
+from outlive.resources import ObjectRef, R, Resource
 from outlive.resources.codec import decode
+from outlive.store.contract import Malformed
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -278,7 +279,31 @@ class _Head(msgspec.Struct, frozen=True):
     device: Any = None
 
 
+class _NamedMeta(msgspec.Struct, frozen=True):
+    name: str = ""
+    uid: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What is read of an object that is not understood."""
+
+    metadata: _NamedMeta = _NamedMeta()
+
+
 _heads = msgspec.json.Decoder(_Head)
+_names = msgspec.json.Decoder(_Named)
+
+
+def understood(kind: type[R], raw: bytes | msgspec.Raw) -> R | Malformed:
+    """The object of that JSON, or what is wrong with it."""
+    try:
+        return decode(kind, bytes(raw))
+    except Invalid as error:
+        try:
+            named = _names.decode(bytes(raw)).metadata
+        except msgspec.DecodeError:
+            named = _NamedMeta()
+        return Malformed(ObjectRef(kind=kind.kind(), name=named.name, uid=named.uid), error.message)
 
 
 def labels_of(raw: bytes) -> dict[str, str]:

@@ -107,6 +107,7 @@ def test_a_command_of_hosts_is_the_same_without_its_noun() -> None:
 
 ASKING: Final = {
     "restore",
+    "restored",
     "delete",
     "arm",
     "disarm",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import inspect as types
+from tests.support.command import outlive
 from tests.unit.resources.examples import FULL, SMALL
 
 from outlive.resources import KINDS, Election, Resource
@@ -137,3 +140,45 @@ def test_lists_refer_to_their_kind() -> None:
         assert schema["x-kubernetes-group-version-kind"][0]["kind"] == name.rpartition(".")[2]
         if name.endswith("List"):
             assert schema["properties"]["items"]["items"]["$ref"].rpartition("/")[2] in schemas
+
+
+def constraints(info: types.Type, schema: dict[str, Any], path: str) -> Iterator[tuple[str, str, object, object]]:
+    """Of each value below a type: what decoding checks, and what its schema says of it."""
+    while isinstance(info, types.Metadata):
+        info = info.type
+    match info:
+        case types.StructType():
+            for field in info.fields:
+                if field.encode_name in schema["properties"] and field.encode_name != "metadata":
+                    at = schema["properties"][field.encode_name]
+                    yield from constraints(field.type, at, f"{path}.{field.encode_name}")
+        case types.UnionType():
+            for one in info.types:
+                yield from constraints(one, schema, path)
+        case types.VarTupleType() | types.ListType():
+            yield from constraints(info.item_type, schema["items"], f"{path}[]")
+        case types.DictType() if "additionalProperties" in schema:
+            yield from constraints(info.value_type, schema["additionalProperties"], f"{path}[*]")
+        case types.IntType() | types.FloatType():
+            yield from ((path, word, getattr(info, word), schema.get(name)) for word, name in NUMBERS.items())
+        case types.StrType():
+            yield from ((path, word, getattr(info, word), schema.get(name)) for word, name in TEXTS.items())
+
+
+NUMBERS = {"ge": "minimum", "le": "maximum"}
+TEXTS = {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"}
+
+
+def test_what_decoding_checks_the_schema_says() -> None:
+    found = 0
+    for kind in KINDS.values():
+        for path, word, checked, said in constraints(types.type_info(kind), kind_schema(kind), kind.kind()):
+            if checked is not None:
+                found += 1
+                assert said == checked, f"{path}: decoding checks {word}={checked}, and its schema says {said}"
+    assert found > 50
+
+
+def test_the_manifests_for_kubernetes_have_the_kinds_as_they_are() -> None:
+    kept = Path(__file__).parents[3] / "deploy/kubernetes/crds.yaml"
+    assert kept.read_text() == outlive("crds").out, "outlive crds > deploy/kubernetes/crds.yaml"

@@ -283,7 +283,7 @@ async def _entries(store: Store, host: str, but: str) -> tuple[dict[str, int], d
     """Lost uid → highest epoch; VM → uids of this host that its entries name."""
     lost: dict[str, int] = {}
     named: dict[str, set[str]] = {}
-    async for vm in list_all(store, VirtualMachine):
+    async for vm in list_all(store, VirtualMachine, whole=True):
         for one in vm.status.holders:
             if one.hypervisor == host:
                 named.setdefault(vm.name, set()).add(one.member_uid)

@@ -106,7 +106,7 @@ class Isolation:
         found = set(kept)
         try:
             with deadline(SCOPE_LIMIT_S):
-                async for vm in list_all(self._store, VirtualMachine):
+                async for vm in list_all(self._store, VirtualMachine, whole=True):
                     if any(one.hypervisor == host and one.epoch <= epoch for one in vm.status.holders):
                         found.update(scope_of(vm))
         except (OutliveError, TimeoutError) as error:
@@ -143,7 +143,7 @@ class Isolation:
                 self._listings, self._isolated = self._listings + 1, None
                 found: dict[str, str] = {}
                 with answered("who is isolated", LIST_S):
-                    async for member in list_all(self._store, Membership):
+                    async for member in list_all(self._store, Membership, whole=True):
                         found.update(dict.fromkeys(recorded(member.record), member.name))
                 self._isolated = found
             return self._isolated

@@ -83,7 +83,9 @@ class PauseGate:
         """
         members = await self._members()
         with answered("all hypervisors", LIST_S):
-            hosts = [one.name async for one in list_all(self._store, Hypervisor) if one.spec.management == "node"]
+            hosts = [
+                one.name async for one in list_all(self._store, Hypervisor, whole=True) if one.spec.management == "node"
+            ]
         left = waits_for(cluster, members, hosts)
         pause = _replace(cluster.status.pause or Pause(), waits_for=left) if left else None
         if pause != cluster.status.pause:
@@ -96,7 +98,7 @@ class PauseGate:
 
     async def _members(self) -> dict[str, MemberRecord]:
         with answered("all memberships", LIST_S):
-            return {member.name: member.record async for member in list_all(self._store, Membership)}
+            return {member.name: member.record async for member in list_all(self._store, Membership, whole=True)}
 
     async def report(self, host: str, known: Collection[str], *, stamps: bool) -> bool:
         """Have the cluster paused until ``host`` has registered; whether the store is another one than it knew.

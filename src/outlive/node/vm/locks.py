@@ -224,7 +224,11 @@ async def unshared(node: VmContext, vm: VirtualMachine) -> Reason | None:
         return None
     selector = None if shared else SHARERS
     with answered("virtual machines with the same disks", LIST_S):
-        others = [one async for one in list_all(node.store, VirtualMachine, selector=selector) if one.name != vm.name]
+        others = [
+            one
+            async for one in list_all(node.store, VirtualMachine, selector=selector, whole=True)
+            if one.name != vm.name
+        ]
     for disk, other in conflicts(vm, others, node.storage.are_same):
         if disk in shared or await _may_run(node, other):
             return reason(VmReason.DISK_NOT_SHARED, disk=disk, user=other.name)
@@ -336,7 +340,7 @@ class DiskUsers:
         """Other virtual machines, and their disks. Errors of the store."""
         if self._defined is None:
             with answered("all virtual machines", LIST_S):
-                every = [one async for one in list_all(self._node.store, VirtualMachine)]
+                every = [one async for one in list_all(self._node.store, VirtualMachine, whole=True)]
             self._defined = {one.name: one.spec.disks for one in every if one.name != self._vm.name}
         return self._defined
 
@@ -383,7 +387,7 @@ async def _hosts_at(node: VmContext, address: _Owner) -> tuple[str, ...]:
     if known is None or now_s - known.read_s >= ADDRESSES_S:
         found: dict[str, tuple[str, ...]] = {}
         with answered("all hosts", float(node.settings.call_limit)):
-            async for host in list_all(node.store, Hypervisor):
+            async for host in list_all(node.store, Hypervisor, whole=True):
                 if host.status.storage_address and host.name != node.host:
                     key = str(_same(host.status.storage_address))
                     found[key] = (*found.get(key, ()), host.name)

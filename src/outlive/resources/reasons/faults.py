@@ -93,6 +93,7 @@ class FaultCode(enum.StrEnum):
     # the server, the first for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
+    OBJECT_MALFORMED = "object-malformed"
     AUDIT_NOT_WRITTEN = "audit-not-written"
     AUDIT_SUMMARIZED = "audit-summarized"
     AUDIT_LOST = "audit-lost"
@@ -476,6 +477,12 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "the server refused many requests within {window_s:g} s: {count}",
         "see who sends them: outlive audit list --refused; renew the token of a program that has an old one, and keep "
         "others away from the server's port",
+    ),
+    FaultCode.OBJECT_MALFORMED: FaultEntry(
+        Severity.WARNING,
+        5,
+        "objects are not understood, so that what was last understood of them counts: {what}",
+        "mend or delete them (kubectl explain KIND); an object of a newer version needs a newer Outlive",
     ),
     FaultCode.STORE_QUOTA: FaultEntry(
         Severity.WARNING,

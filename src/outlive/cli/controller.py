@@ -1,0 +1,153 @@
+"""``outlive controller``: what ``outlive up`` runs, on a Kubernetes API server instead of a store of its own.
+
+Several equal processes run it: each serves the HTTP API, one of them is elected and decides. A process keeps nothing
+that another one needs: objects are in the API server, keys in a Secret there (docs/operating/kubernetes.md).
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
+from outlive.base.clock import SystemClock
+from outlive.base.errors import ExitCode, OutliveError
+from outlive.base.ids import SystemIds
+from outlive.base.logging import get_logger
+from outlive.base.random import system_random
+from outlive.cli.access import default_state_dir
+from outlive.cli.arguments import Yes
+from outlive.cli.questions import ask
+from outlive.cli.serving import say, serve, stop_signal
+from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
+from outlive.runtime.tasks import OrderedTaskGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from outlive.store.kubernetes import KubernetesStore
+
+NAMESPACE = "outlive"
+_log = get_logger("controller")
+INCARNATION_S = 15.0
+"""How often a controller looks whether somebody has said that etcd was restored."""
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", metavar="FILE", help="The API server; in a pod its service account.")
+]
+Context = Annotated[str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig.")]
+Namespace = Annotated[str, typer.Option("--namespace", metavar="NAME", help="Where the Secret with the keys is.")]
+
+
+async def controller(
+    listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve.")] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="Where to keep keys and the audit log."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")
+    ] = None,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Namespace = NAMESPACE,
+) -> ExitCode | None:
+    """Run the controllers on a Kubernetes API server, as one of several. Prints its address when ready."""
+    from outlive.base.logging import configure_logging
+    from outlive.roles.settings import role_settings
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    if listen is not None:
+        parse_listen(listen, place="--listen")
+    directory = state_dir if state_dir is not None else default_state_dir()
+    file = config_file(config, directory)
+    sections = load(file, {"api.listen": listen})
+    settings = role_settings(sections)
+    configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
+    access = cluster_access(kubeconfig, context)
+    _make_directory(directory)
+    store = KubernetesStore(access, clock=SystemClock(), random=system_random())
+    try:
+        return await _run(store, directory, sections, file, namespace)
+    finally:
+        await store.close()
+
+
+def _make_directory(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+async def _run(
+    store: KubernetesStore, directory: Path, sections: Mapping[str, Any], file: Path | None, namespace: str
+) -> ExitCode | None:
+    from outlive.base import garbage
+    from outlive.roles.settings import role_settings
+    from outlive.store.kubernetes.served import check_kinds_served
+
+    garbage.spare()
+    stopped = stop_signal()
+    await check_kinds_served(store)
+    await _take_keys(store, directory, namespace)
+    sections = await with_remembered_slots(store, sections)
+    await store_settings(store, SystemClock(), sections)
+    async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
+        following = group.create_task(_follow_incarnation(store, namespace), name="incarnation")
+        await serve(store, directory, sections, file, role_settings(sections), closing, stopped, backed_up=False)
+        following.cancel()
+    return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
+
+
+async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) -> None:
+    """Have the cluster's keys in the directory; the first server makes them."""
+    from outlive.api.lifetimes import StateToken
+    from outlive.api.tls import AUTHORITY_KEY_FILE, ServerTls
+    from outlive.drivers.kubernetes.shared_keys import read_incarnation, read_shared_keys, share_keys
+    from outlive.drivers.secrets import KEY_FILE, ClusterKey
+
+    files = (AUTHORITY_FILE, AUTHORITY_KEY_FILE, KEY_FILE, TOKEN_FILE)
+    if await read_shared_keys(store, namespace, directory, files):
+        store.become(await read_incarnation(store, namespace))
+        return
+    say(f"the keys of this cluster are made, and kept in Secret outlive-keys of namespace {namespace}")
+    clock = SystemClock()
+    StateToken(directory / TOKEN_FILE, clock=clock, ids=SystemIds())
+    ServerTls(directory, (), clock)
+    ClusterKey.ensure(directory / KEY_FILE)
+    await share_keys(store, namespace, directory, files, SystemIds().uuid())
+    store.become(await read_incarnation(store, namespace))
+
+
+async def _follow_incarnation(store: KubernetesStore, namespace: str) -> None:
+    """Notice when somebody says that etcd was restored. Until cancelled."""
+    from outlive.drivers.kubernetes.shared_keys import read_incarnation
+
+    while True:
+        await SystemClock().sleep(INCARNATION_S)
+        try:
+            store.become(await read_incarnation(store, namespace))
+        except OutliveError as error:
+            _log.warning("controller.incarnation_not_read", error=str(error))
+
+
+async def restored(
+    kubeconfig: Kubeconfig = "", context: Context = "", namespace: Namespace = NAMESPACE, yes: Yes = False
+) -> None:
+    """Say that the API server's etcd was restored from a snapshot: the cluster is paused until its hosts registered."""
+    from outlive.drivers.kubernetes.shared_keys import read_incarnation, write_incarnation
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    store = KubernetesStore(cluster_access(kubeconfig, context), clock=SystemClock(), random=system_random())
+    try:
+        before = await read_incarnation(store, namespace)
+        ask("Nothing is started, moved or recovered until all hosts have registered what they run. Go on?", yes)
+        now = SystemIds().uuid()
+        await write_incarnation(store, namespace, now)
+    finally:
+        await store.close()
+    say(f"the store is {now}, no more {before or 'nothing'}; the cluster is paused within {INCARNATION_S:g} s")
+    say("outlive status says whom the pause waits for; outlive restore --confirm HOST gives up a host that is lost")

@@ -1,0 +1,422 @@
+"""What ``outlive up`` and ``outlive controller`` run on their store: controllers, placement, HTTP API in one process.
+
+Start-up order: token, certificate, port, controllers. It says when it is ready, and again when every VM was looked at.
+Ctrl-C and SIGTERM let running work end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outlive.api.config import TOKEN_FILE, parse_listen
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
+from outlive.base.files import read_private
+from outlive.base.ids import SystemIds
+from outlive.base.logging import reopen_log
+from outlive.base.phrases import count_of
+from outlive.base.random import system_random
+from outlive.cli.notify import TEST_PATH
+from outlive.cli.output import write
+from outlive.cli.settings import SETTINGS_PATH, served_settings
+from outlive.cli.snapshot import synced_tables
+from outlive.cli.status import reported_coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from outlive.api.auth import KeystoneAccess
+    from outlive.api.config import ApiSettings
+    from outlive.api.tls import ServerTls
+    from outlive.base.clock import Clock, Instant
+    from outlive.drivers.backup_files import BackupSource
+    from outlive.drivers.openstack.session import OpenStackSession
+    from outlive.failover.config import FailoverUpkeepSettings
+    from outlive.placement.vms import VMSource
+    from outlive.resources import Secret
+    from outlive.roles.settings import RoleSettings
+    from outlive.roles.up import Ports, UpRole
+    from outlive.store import Store
+
+STARTED_WITHIN_S = 120.0
+"""How long controllers may take to become ready before start-up is given up."""
+LOOK_S = 0.02
+"""Pause between two looks at whether it is ready."""
+TOKEN_BYTES = 4096
+"""The largest file of a scheduler's token."""
+KUBECTL_CONNECTIONS = 64
+"""Connections at the same time where kubectl is served by TLS beside plain HTTP."""
+COVERAGE_S = 1.0
+"""Pause between two looks at the coverage."""
+
+
+def stop_signal() -> asyncio.Future[int]:
+    """Is set to the first SIGINT or SIGTERM; a second one kills."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def stop(number: int) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, reopen_log)
+    return stopped
+
+
+async def serve(
+    store: Store,
+    directory: Path,
+    sections: Mapping[str, Any],
+    file: Path | None,
+    settings: RoleSettings,
+    closing: AsyncExitStack,
+    stopped: asyncio.Future[int],
+    *,
+    backed_up: bool = True,
+) -> None:
+    """Run everything on the store until ``stopped``. ``backed_up``: the store is in the directory, and backed up."""
+    from outlive import __version__
+    from outlive.api.app import ApiDeps, create_app
+    from outlive.api.auth import Identity, Tokens, read_tokens
+    from outlive.api.authority import AuthorityRotation
+    from outlive.api.lifetimes import ExpiryGauges, StateToken, TokenService, TokenUpkeep, certificate_end, file_faults
+    from outlive.api.server import serving
+    from outlive.api.tokens import HostJoin, StoredTokens
+    from outlive.cli.backup import backup_source, settings_lock
+    from outlive.cli.secrets import ensure_key
+    from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
+    from outlive.drivers.backup_files import BackupDownload, BackupFolder
+    from outlive.drivers.secrets import KEY_FILE, ClusterKey
+    from outlive.resources import ObjectRef
+    from outlive.resources.cluster import CLUSTER
+    from outlive.resources.reasons.faults import FaultCode
+    from outlive.roles.up import UpRole
+    from outlive.runtime.audit import Refusals, TokenShares, audit_faults
+    from outlive.runtime.backups import BackupKeeper
+    from outlive.runtime.faults import ActiveFault
+    from outlive.runtime.tasks import OrderedTaskGroup
+    from outlive.store.naming import NAMES_PATH
+    from outlive.store.tls import is_loopback
+
+    api = sections["api"]
+    host, port = parse_listen(api.listen)
+    clock, ids = SystemClock(), SystemIds()
+    state_token = StateToken(directory / TOKEN_FILE, clock=clock, ids=ids)
+    listed = read_tokens(Path(api.tokens_file)) if api.tokens_file else []
+    own, shown = _tls(api, host, directory, clock)
+    tls = own if shown else None
+    stored = StoredTokens(store, clock=clock, random=system_random())
+    session = await _session(store, directory, settings, closing)
+    role = UpRole(
+        store,
+        settings,
+        await _ports(session, settings, closing),
+        identity=f"{os.uname().nodename}-{os.getpid()}",
+        clock=clock,
+        random=system_random(),
+        ids=ids,
+    )
+    await role.prepare()
+    if why := await ensure_key(store, clock, directory / KEY_FILE):
+        say(why)
+
+    def cluster_key() -> str:
+        try:
+            return ClusterKey.read(directory / KEY_FILE).text
+        except OutliveError as error:
+            raise Unavailable(f"the server has no key: {error.place} {error.message}", remedy=error.remedy) from None
+
+    audit, refusals = AuditFiles(directory / AUDIT_DIRECTORY, settings.audit), Refusals()
+    shares = TokenShares(settings.audit.token_bytes)
+    closing.callback(audit.close)
+    closing.callback(lambda: audit.put_all(shares.summaries(clock.now(), ended=True)))
+
+    def find_audit_faults() -> list[ActiveFault]:
+        now = clock.now()
+        audit.put_all(shares.summaries(now))
+        return audit_faults(
+            omitted=audit.omitted,
+            failure=audit.failure,
+            surge=refusals.surge(now),
+            summarized=shares.describe(now),
+            lost_before=audit.lost_before(now),
+        )
+
+    role.fault_sources.append(find_audit_faults)
+
+    def unseal(secret: Secret) -> str:
+        return ClusterKey.parse(cluster_key(), KEY_FILE).unseal(secret).decode(errors="replace")
+
+    def identify(presented: bytes) -> Identity | None:
+        return state_token.identify(presented) or stored.identify(presented)
+
+    listed_faults = file_faults(Path(api.tokens_file), listed)
+
+    def find_server_faults(now: Instant) -> list[ActiveFault]:
+        found = [*(listed_faults(now) if listed else []), *(backups.faults(now) if backups is not None else ())]
+        if tls is not None and (end := tls.near_end()):
+            subject = ObjectRef(kind="Cluster", name=CLUSTER)
+            found.append(ActiveFault(FaultCode.AUTHORITY_ENDS, subject, {"end": end}))
+        return found
+
+    async def planning_settings(_query: Mapping[str, str]) -> dict[str, Any]:
+        return served_settings(sections)
+
+    def find_ends() -> Mapping[str, datetime]:
+        return certificate_end(Path(api.tls_certificate)) if own is None else own.ends()
+
+    role.metrics.register_collector(ExpiryGauges(stored, find_ends).collect)
+
+    def source() -> BackupSource:
+        return backup_source(directory, file, settings_lock(settings.backup, directory))
+
+    folder = directory / settings.backup.directory
+    backups: BackupKeeper | None = None
+    if backed_up:
+        kept = BackupFolder(folder, source, clock, asyncio.to_thread)
+        backups = BackupKeeper(kept, settings.backup, clock, place=str(folder))
+        role.metrics.register_collector(backups.collect)
+
+    async def newest_backup(_query: Mapping[str, str]) -> dict[str, Any]:
+        if backups is None:
+            raise NotFound("the store is not kept here", remedy="back etcd up: see docs/operating/kubernetes.md")
+        return backups.describe(clock.now())
+
+    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
+    service = TokenService(store, stored, clock=clock)
+    deps = ApiDeps(
+        store=store,
+        clock=clock,
+        ids=ids,
+        tokens=Tokens(listed, identify, clock),
+        join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
+        own_token=service.show,
+        renew_token=service.renew,
+        rotate_authority=AuthorityRotation(store, tls, clock).rotate if tls is not None else None,
+        cluster_key=cluster_key,
+        opened=unseal,
+        backup=BackupDownload(source, clock, asyncio.to_thread).open if backed_up else None,
+        metrics=role.metrics,
+        version=__version__,
+        settings=api,
+        known_cells=role.recovery.liveness.cells,
+        scheduler_auth=settings.scheduler.auth,
+        placement=role.placement,
+        commitments=role.commitments.service,
+        keystone=_keystone(session, settings),
+        audit=audit,
+        audit_routine=settings.audit.routine,
+        refusals=refusals,
+        audit_shares=shares,
+        ready=role.ready,
+        authority=(lambda: tls.published) if tls is not None else None,
+        queries={
+            "/faults": role.faults,
+            "/liveness": role.recovery.liveness.sight,
+            "/failover/tolerance": role.tolerance,
+            "/failover/protection": role.protection,
+            "/commitments/overview": role.overview,
+            SETTINGS_PATH: planning_settings,
+            NAMES_PATH: role.names,
+            "/backups": newest_backup,
+        },
+        commands={
+            "/commitments/consistency/repair": role.repair_commitments,
+            TEST_PATH: role.notifier.test,
+            **{f"{TEST_PATH}/{name}": partial(role.notifier.test, name) for name in settings.notify.targets},
+        },
+    )
+    app = create_app(deps)
+    async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
+        await upkeep.update()
+        local = None
+        if own is not None and tls is None:  # kubectl sends no token over plain HTTP
+            few = msgspec.structs.replace(api, connections=KUBECTL_CONNECTIONS)
+            loopback = host if is_loopback(host) else "127.0.0.1"
+            local = (
+                await servers.enter_async_context(serving(app, loopback, 0, settings=few, tls=own, lifespan=False)),
+                own,
+            )
+        serve = serving(app, host, port, settings=api, state_dir=directory, version=__version__, tls=tls, beside=local)
+        server = await servers.enter_async_context(serve)
+        upkeep.renewed = server.announce
+        if own is not None:
+            own.changed = server.announce
+        running = group.create_task(role.run(), name="role")
+        beside = [group.create_task(own.run(), name="tls")] if own is not None else []
+        beside.append(group.create_task(upkeep.run(), name="tokens"))
+        if backups is not None:
+            beside.append(group.create_task(backups.run(), name="backups"))
+        reporting = group.create_task(_report(store, role, server.url, directory), name="report")
+        until: list[asyncio.Future[Any]] = [stopped, running]
+        await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        for task in (reporting, *beside):
+            task.cancel()
+        if stopped.done():
+            say("stopping")
+        role.stop()
+
+
+def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[ServerTls | None, bool]:
+    """The server's own certificate, unless it has one of its operator's, and whether all clients are shown it: those of
+    a loopback address are not, but for kubectl."""
+    from outlive.store.tls import is_loopback
+
+    if api.tls_certificate:
+        return None, False
+    from outlive.api.tls import ServerTls, names_of
+
+    tls = ServerTls(directory, names_of(host, api.names), clock)
+    if is_loopback(host):
+        return tls, False
+    if api.insecure:
+        say(f"plain HTTP on {host}: anybody on the way can read the tokens (--insecure)")
+        return tls, False
+    say(f"clients pin the authority of this server with --fingerprint {tls.fingerprint}")
+    return tls, True
+
+
+async def _session(
+    store: Store, directory: Path, settings: RoleSettings, closing: AsyncExitStack
+) -> OpenStackSession | None:
+    """The session with the OpenStack that the settings name, if they name one."""
+    if not settings.openstack.cloud:
+        return None
+    from outlive.cli.openstack import open_session
+
+    return await open_session(store, directory, settings.openstack, closing)
+
+
+def _keystone(session: OpenStackSession | None, settings: RoleSettings) -> KeystoneAccess | None:
+    """Who may use LIQUID with a token of Keystone."""
+    if session is None:
+        return None
+    from outlive.api.auth import KeystoneAccess
+    from outlive.drivers.openstack.keystone import KeystoneTokens
+
+    return KeystoneAccess(KeystoneTokens(session, SystemClock()), settings.commitments.liquid_policy)
+
+
+async def _ports(session: OpenStackSession | None, settings: RoleSettings, closing: AsyncExitStack) -> Ports:
+    """The drivers that the settings ask for; ``closing`` lets go of what they hold."""
+    from outlive.drivers.child import ChildComputer
+    from outlive.drivers.notify import notifier_ports
+    from outlive.roles.up import Limes, Ports
+
+    computer = ChildComputer()
+    closing.push_async_callback(computer.close)
+    source: VMSource | None = None
+    placement = inventory = limes = moves = domains = None
+    if session is not None:
+        from outlive.drivers.openstack.keystone import KeystoneProjects
+        from outlive.drivers.openstack.limes import LimesClient
+        from outlive.drivers.openstack.nova import NovaClient
+        from outlive.drivers.openstack.nova_inventory import NovaInventory
+        from outlive.drivers.openstack.nova_moves import NovaMoves
+        from outlive.drivers.openstack.nova_vms import NovaVms
+
+        nova = NovaClient(session, settings.openstack, SystemClock())
+        moves = NovaMoves(nova)
+        if settings.openstack.inventory:
+            inventory = NovaInventory(nova, settings.openstack, SystemClock())
+        if settings.upkeep.vm_source == "nova":
+            source = NovaVms(nova, settings.openstack, SystemClock())
+        domains = KeystoneProjects(session)
+        if settings.openstack.commitments:
+            asked = LimesClient(session, settings.openstack, clock=SystemClock(), random=system_random())
+            limes = Limes(domains, asked)
+    if settings.upkeep.vm_source == "database":
+        source = await closing.enter_async_context(synced_tables(settings))
+    if settings.upkeep.placement == "http":
+        from outlive.drivers.scheduler_client import SchedulerClient
+
+        placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
+        closing.push_async_callback(placement.close)
+    return Ports(
+        notify=notifier_ports(settings.notify),
+        computer=computer,
+        source=source,
+        placement=placement,
+        inventory=inventory,
+        limes=limes,
+        domains=domains,
+        nova=moves,
+        offload=asyncio.to_thread,
+    )
+
+
+def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:
+    """The token for the scheduler, from the settings or from the file that they name; ``BadInput`` if it is none."""
+    token, place = upkeep.scheduler_token, "failoverUpkeep.schedulerToken"
+    if upkeep.scheduler_token_file:
+        place = upkeep.scheduler_token_file
+        token = read_private(Path(place), limit=TOKEN_BYTES).decode(errors="replace")
+        if not token.strip():
+            raise BadInput("holds no token", place=place, remedy="write the scheduler's token into it")
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise BadInput("is no token", place=place, remedy="a token is one word of ASCII characters")
+    return token
+
+
+async def _report(store: Store, role: UpRole, url: str, directory: Path) -> None:
+    """Say when it is ready, and the coverage once every VM has been looked at; the address is what is said last."""
+    from outlive.base import garbage
+    from outlive.resources import FAILOVER, Reservation
+    from outlive.resources.reasons import CoverageReason
+    from outlive.store import list_all
+
+    for _ in range(int(STARTED_WITHIN_S / LOOK_S)):
+        if not role.ready():
+            break
+        await asyncio.sleep(LOOK_S)
+    else:
+        raise Unavailable(f"not ready after {STARTED_WITHIN_S:g} s: {role.ready()}", remedy="see the log")
+    garbage.settle()
+    hosts, vms = len(role.informers.hypervisors), len(role.informers.vms)
+    say(f"ready with {count_of(hosts, 'host')} and {count_of(vms, 'VM')} (token in {directory / TOKEN_FILE})")
+    if not vms:
+        say("nothing to protect yet: see outlive import --help")
+        say(f"ready on {url}")
+        return
+    seen = await _reported(store)
+    say(f"{_covered(seen)}; ready on {url}")
+    if seen["reported"] >= vms and CoverageReason.WAITING not in seen["reasons"]:
+        return
+    while seen["reported"] < vms or CoverageReason.WAITING in seen["reasons"]:
+        await asyncio.sleep(COVERAGE_S)
+        seen = await _reported(store)
+    slots = [one async for one in list_all(store, Reservation) if one.spec.type == FAILOVER]
+    say(f"{_covered(seen)} by {count_of(len(slots), 'slot')}; ready on {url}")
+
+
+async def _reported(store: Store) -> dict[str, Any]:
+    from outlive.resources import Coverage
+    from outlive.store import list_all
+
+    return reported_coverage([one async for one in list_all(store, Coverage)])
+
+
+def _covered(seen: dict[str, Any]) -> str:
+    if not seen["reported"]:
+        return "coverage is being worked out"
+    return f"{seen['covered']} of {seen['required']} VMs that need slots are covered"
+
+
+def say(text: str) -> None:
+    """To whoever started it; logs go to standard error."""
+    write(f"outlive: {text}\n")

@@ -1,0 +1,1 @@
+"""What Outlive keeps in a Kubernetes cluster beside its own kinds."""

@@ -1,0 +1,384 @@
+"""How an API server is reached, and who calls: from a kubeconfig, or with the service account of a pod.
+
+A token in a file is read again when the file has changed (service accounts' tokens are renewed there), an exec plug-in
+is run again when what it gave ends, and both once more after the server has refused what was sent. Client certificates
+and plug-ins are those of client-go; what is not supported is refused by name instead of being left out
+(docs/reference/store.md#kubernetes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_instant
+from outlive.base.errors import BadInput, Forbidden, Unavailable
+from outlive.base.logging import get_logger
+from outlive.resources.yaml_documents import YamlLimits, read_yaml
+from outlive.store.rest import Credentials
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+KUBECONFIG_BYTES: Final = 4 * 1024 * 1024
+FILE_BYTES: Final = 1024 * 1024
+"""The largest token, certificate or key."""
+PLUGIN_S: Final = 30.0
+"""How long an exec plug-in may take."""
+PLUGIN_BYTES: Final = 1024 * 1024
+EARLY_S: Final = 30.0
+"""How long before its end a token of a plug-in is replaced."""
+PLUGIN_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_UNSUPPORTED: Final = {
+    "username": "use a token or a client certificate",
+    "auth-provider": "use an exec plug-in, as kubectl 1.26 and later do",
+    "as": "impersonation is not supported: use an account of its own",
+}
+
+_log = get_logger("store.kubernetes")
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """A part of a kubeconfig; what is not read of it is left to others."""
+
+
+class _Cluster(_Part, frozen=True, kw_only=True):
+    server: str
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+
+
+class ExecPlugin(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A program that prints credentials."""
+
+    api_version: str
+    command: str
+    args: tuple[str, ...] | None = None
+    env: tuple[_Variable, ...] | None = None
+    install_hint: str = ""
+
+
+class _User(_Part, frozen=True, kw_only=True):
+    token: str = ""
+    token_file: str = msgspec.field(default="", name="tokenFile")
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    exec: ExecPlugin | None = None
+
+
+class _Context(_Part, frozen=True, kw_only=True):
+    cluster: str
+    user: str = ""
+
+
+class _Granted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a plug-in gives."""
+
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _ExecCredential(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    api_version: str
+    status: _Granted
+
+
+class ClusterAccess:
+    """An API server, and credentials for it that are always the newest."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        authority: bytes | Path | None = None,
+        verify: bool = True,
+        token: str = "",
+        token_file: Path | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
+        plugin: ExecPlugin | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """``authority``: PEM, or the file that has it now; absent: what the system knows. ``certificate``: the client's
+        own, and its key (PEM). ``folder``: from where a plug-in is started."""
+        self.server = server
+        self._authority = authority
+        self._verify = verify
+        self._token = token
+        self._token_file = token_file
+        self._certificate = certificate
+        self._plugin = plugin
+        self._folder = folder
+        self._files: dict[Path, tuple[tuple[int, int, int], bytes]] = {}
+        """Of each file that may change: what it was when it was read, and its content."""
+        self._granted: _Granted | None = None
+        self._granting = asyncio.Lock()
+        self._tls: tuple[tuple[bytes, tuple[bytes, bytes] | None], ssl.SSLContext] | None = None
+
+    async def credentials(self, clock: Clock) -> Credentials:
+        """What the next request is sent with. ``Unavailable`` where a file or a plug-in gives nothing now."""
+        token, certificate = self._token, self._certificate
+        if self._plugin is not None:
+            granted = await self._grant(clock)
+            token = granted.token
+            if granted.client_certificate_data:
+                certificate = granted.client_certificate_data.encode(), granted.client_key_data.encode()
+        elif self._token_file is not None:
+            token = self._read(self._token_file).decode(errors="replace").strip()
+        headers = {"Accept": "application/json", "User-Agent": "outlive"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return Credentials(headers, self._trust(certificate))
+
+    async def renew(self, refused: Credentials, clock: Clock) -> bool:
+        """True if others than the refused credentials are there now."""
+        self._files.clear()
+        if self._granted is not None and self._granted.token in refused.headers.get("Authorization", ""):
+            self._granted = None
+        now = await self.credentials(clock)
+        return (now.headers, now.tls) != (refused.headers, refused.tls)
+
+    def _read(self, path: Path) -> bytes:
+        """The content of a file, read again if it has changed."""
+        try:
+            found = path.stat()
+            state = (found.st_ino, found.st_mtime_ns, found.st_size)
+            kept = self._files.get(path)
+            if kept is not None and kept[0] == state:
+                return kept[1]
+            content = _file_bytes(path)
+        except OSError as error:
+            raise Unavailable(f"cannot be read: {error.strerror}", place=str(path), remedy="is it mounted?") from None
+        self._files[path] = state, content
+        return content
+
+    def _trust(self, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext | None:
+        if not self.server.startswith("https:"):
+            return None
+        authority = self._read(self._authority) if isinstance(self._authority, Path) else self._authority or b""
+        known = authority, certificate
+        if self._tls is None or self._tls[0] != known:
+            self._tls = known, self._context(authority, certificate)
+        return self._tls[1]
+
+    def _context(self, authority: bytes, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise BadInput(f"the certificate authority of {self.server} is none: {error}") from None
+        if not self._verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if certificate is not None:
+            _load_certificate(context, *certificate)
+        return context
+
+    async def _grant(self, clock: Clock) -> _Granted:
+        async with self._granting:
+            granted = self._granted
+            if granted is not None:
+                end = granted.expiration_timestamp
+                if end is None or as_instant(end) - EARLY_S > clock.now():
+                    return granted
+            assert self._plugin is not None
+            self._granted = await run_plugin(self._plugin, self._folder)
+            return self._granted
+
+
+async def run_plugin(plugin: ExecPlugin, folder: Path | None = None) -> _Granted:
+    """What an exec plug-in gives; ``Unavailable`` names the plug-in and what it said."""
+    said = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    env = {**os.environ, "KUBERNETES_EXEC_INFO": msgspec.json.encode(said).decode()}
+    env |= {one.name: one.value for one in plugin.env or ()}
+    place, hint = f"exec plug-in {plugin.command}", plugin.install_hint.strip() or "run it by hand"
+    try:
+        process = await asyncio.create_subprocess_exec(
+            plugin.command,
+            *(plugin.args or ()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=env,
+            cwd=folder,
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot be started: {error.strerror}", place=place, remedy=hint) from None
+    try:
+        async with asyncio.timeout(PLUGIN_S):
+            out, err = await process.communicate()
+    except TimeoutError:
+        raise Unavailable(f"gave nothing within {PLUGIN_S:g} s", place=place, remedy=hint) from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        text = err[-400:].decode(errors="replace").strip()
+        raise Unavailable(f"failed with exit code {process.returncode}: {text}", place=place, remedy=hint)
+    try:
+        given = msgspec.json.decode(out[:PLUGIN_BYTES], type=_ExecCredential)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"printed no ExecCredential: {error}", place=place, remedy=hint) from None
+    if given.api_version != plugin.api_version:
+        why = f"printed {given.api_version}, and was asked for {plugin.api_version}"
+        raise Unavailable(why, place=place, remedy="update it, or the kubeconfig")
+    if not (given.status.token or given.status.client_certificate_data):
+        raise Unavailable("gave neither a token nor a certificate", place=place, remedy=hint)
+    return given.status
+
+
+def cluster_access(kubeconfig: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> ClusterAccess:
+    """Access by a kubeconfig: the given one, that of ``KUBECONFIG``, the pod's service account, or ``~/.kube/config``.
+
+    ``BadInput`` names the file and the entry that is wrong or not supported; ``Forbidden`` one that is not readable.
+    """
+    named = kubeconfig or environ.get("KUBECONFIG", "")
+    if not named and environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
+        return in_cluster_access(environ)
+    paths = [Path(one).expanduser() for one in named.split(os.pathsep) if one] or [Path("~/.kube/config").expanduser()]
+    found = [path for path in paths if path.exists()]
+    if not found:
+        place = str(paths[0])
+        raise BadInput("no such kubeconfig", place=place, remedy="give --kubeconfig FILE, or set KUBECONFIG")
+    return _from_kubeconfigs([_Kubeconfig(path) for path in found], context)
+
+
+def in_cluster_access(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ClusterAccess:
+    """Access of a pod, by its service account."""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    name = f"[{host}]" if ":" in host else host
+    return ClusterAccess(f"https://{name}:{port}", authority=folder / "ca.crt", token_file=folder / "token")
+
+
+class _Kubeconfig:
+    """One file, its paths relative to its folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.document = _read_document(path)
+
+    def entry(self, plural: str, name: str) -> Any:
+        """The named entry of ``clusters``, ``users`` or ``contexts``; ``None``."""
+        singular = plural.removesuffix("s")
+        for one in self.document.get(plural) or ():
+            if isinstance(one, dict) and one.get("name") == name:
+                return one.get(singular) or {}
+        return None
+
+    def beside(self, name: str) -> Path:
+        return self.path.parent / Path(name).expanduser()
+
+    def pem(self, data: str, file: str, what: str) -> bytes:
+        """A certificate or key that is given, or in a file; empty: neither."""
+        try:
+            if data:
+                return base64.b64decode(data, validate=True)
+            return _file_bytes(self.beside(file)) if file else b""
+        except (binascii.Error, ValueError) as error:
+            raise BadInput(f"{what}-data is no base64: {error}", place=str(self.path)) from None
+        except OSError as error:
+            place = str(self.beside(file))
+            raise BadInput(f"{what} cannot be read: {error.strerror}", place=place, remedy="check the path") from None
+
+
+def _from_kubeconfigs(files: list[_Kubeconfig], context: str) -> ClusterAccess:
+    """Like kubectl: the first file that has an entry of a name says it."""
+    place = str(files[0].path)
+    chosen = context or next((one for file in files if (one := file.document.get("current-context"))), "")
+    if not chosen:
+        raise BadInput("has no current-context", place=place, remedy="kubectl config use-context NAME, or --context")
+    used, _ = _entry(files, "contexts", str(chosen), _Context, place)
+    cluster, of_cluster = _entry(files, "clusters", used.cluster, _Cluster, place)
+    user, of_user = _entry(files, "users", used.user, _User, place) if used.user else (_User(), files[0])
+    for option, value in (("proxy-url", cluster.proxy_url), ("tls-server-name", cluster.tls_server_name)):
+        if value:
+            remedy = "reach the server directly, by a name of its certificate"
+            raise BadInput(
+                f"{option} of cluster {used.cluster!r} is not supported", place=str(of_cluster.path), remedy=remedy
+            )
+    if user.exec is not None and user.exec.api_version not in PLUGIN_VERSIONS:
+        why = f"exec plug-in of {user.exec.api_version}"
+        raise BadInput(f"{why} is not supported", place=str(of_user.path), remedy=f"use {PLUGIN_VERSIONS[0]}")
+    certificate = of_user.pem(user.client_certificate_data, user.client_certificate, "client-certificate")
+    key = of_user.pem(user.client_key_data, user.client_key, "client-key")
+    if bool(certificate) != bool(key):
+        raise BadInput("a client certificate needs its key, and a key its certificate", place=str(of_user.path))
+    authority = of_cluster.pem(
+        cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
+    )
+    return ClusterAccess(
+        cluster.server.rstrip("/"),
+        authority=authority or None,
+        verify=not cluster.insecure_skip_tls_verify,
+        token=user.token,
+        token_file=of_user.beside(user.token_file) if user.token_file and not user.token else None,
+        certificate=(certificate, key) if certificate else None,
+        plugin=user.exec,
+        folder=of_user.path.parent,
+    )
+
+
+def _entry(files: list[_Kubeconfig], plural: str, name: str, kind: type[Any], place: str) -> tuple[Any, _Kubeconfig]:
+    for file in files:
+        found = file.entry(plural, name)
+        if found is None:
+            continue
+        for key, remedy in _UNSUPPORTED.items() if plural == "users" else ():
+            if found.get(key):
+                raise BadInput(f"{key} of user {name!r} is not supported", place=str(file.path), remedy=remedy)
+        try:
+            return msgspec.convert(found, kind), file
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{plural.removesuffix('s')} {name!r}: {error}", place=str(file.path)) from None
+    raise BadInput(f"has no {plural.removesuffix('s')} {name!r}", place=place, remedy="kubectl config view")
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        raw = _file_bytes(path, KUBECONFIG_BYTES)
+    except OSError as error:
+        raise Forbidden(f"cannot be read: {error.strerror}", place=str(path), remedy="check its permissions") from None
+    documents = [one.value for one in read_yaml(raw, str(path), YamlLimits()) if one is not None]
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise BadInput("is no kubeconfig", place=str(path), remedy="kubectl config view --raw shows one")
+    return documents[0]
+
+
+def _file_bytes(path: Path, limit: int = FILE_BYTES) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise BadInput(f"has more than {limit} bytes", place=str(path))
+    return content
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """OpenSSL takes them from a file only, which is the caller's alone and gone at once."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificate.rstrip() + b"\n" + key)
+        file.flush()
+        try:
+            context.load_cert_chain(file.name)
+        except (ssl.SSLError, OSError) as error:
+            raise BadInput(f"the client certificate does not fit its key: {error}") from None

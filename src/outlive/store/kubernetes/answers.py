@@ -1,0 +1,105 @@
+"""What the answers of a Kubernetes API server mean, as errors of ours.
+
+Each error of a real server was looked at before it got its line here: a reason may stand for several things, and a
+status may come from something between us and the server. What is not known leaves the outcome of a write open.
+A 404 means ``NotFound`` only where the server names the object: a kind that it does not serve looks alike, and says
+nothing of what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.base import errors, limits
+from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.store.http_answers import Expired
+
+FORBIDDEN_REMEDY: Final = "give the account that role: deploy/kubernetes has it"
+CRDS_REMEDY: Final = "outlive crds | kubectl apply -f -"
+FULL_REMEDY: Final = "etcd is full: compact and defragment it, then disarm its alarm"
+
+_BY_REASON: Final[Mapping[str, tuple[type[OutliveError], str]]] = {
+    "Unauthorized": (errors.Forbidden, "renew its token or certificate"),
+    "Forbidden": (errors.Forbidden, FORBIDDEN_REMEDY),
+    "AlreadyExists": (errors.AlreadyExists, "choose another name, or replace it"),
+    "Conflict": (errors.Conflict, "read it again and repeat"),
+    "Gone": (Expired, "list it again"),
+    "Expired": (Expired, "list it again"),
+    "Invalid": (errors.Invalid, "see kubectl explain"),
+    "BadRequest": (errors.BadInput, "see kubectl explain"),
+    "TooManyRequests": (Unavailable, "try again"),
+    "MethodNotAllowed": (errors.Invalid, "is the server too old?"),
+    "NotAcceptable": (errors.Invalid, "is the server too old?"),
+    "UnsupportedMediaType": (errors.Invalid, "is the server too old?"),
+    "RequestEntityTooLarge": (errors.LimitExceeded, "make the object smaller"),
+}
+"""Error and remedy of a reason that leaves no doubt."""
+_BY_STATUS: Final[Mapping[int, str]] = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Gone",
+    413: "RequestEntityTooLarge",
+    422: "Invalid",
+    429: "TooManyRequests",
+}
+"""The reason of an answer that gives none: something in between gave it."""
+_BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
+    ("database space exceeded", errors.LimitExceeded, FULL_REMEDY),
+    ("exceeded quota", errors.LimitExceeded, "delete some, or raise the quota"),
+    ("request is too large", errors.LimitExceeded, "make the object smaller"),
+    ("etcdserver: no leader", Unavailable, "etcd has no quorum"),
+)
+"""What the server's reason does not tell, by its words."""
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    field: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+    causes: tuple[_Cause, ...] = ()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
+    """The error that an answer of this status stands for; of an event in a watch (status 0) its own code counts."""
+    try:
+        body = msgspec.json.decode(raw, type=_Status)
+    except msgspec.DecodeError:
+        body = _Status(message=raw[: limits.ERROR_BODY_BYTES].decode("utf-8", "replace").strip())
+    status = status or body.code
+    text = body.message[: limits.ERROR_BODY_BYTES] or f"the API server answered {status}"
+    details = body.details or _Details()
+    for words, error, remedy in _BY_TEXT:
+        if words in text:
+            return error(text, remedy=remedy)
+    if status == 404:
+        if details.name:
+            return errors.NotFound(text)
+        return Unavailable(f"the API server does not serve this: {text}", remedy=CRDS_REMEDY)
+    if status == 409 and text.endswith("UID in object meta: "):
+        return errors.NotFound(f"{details.kind}/{details.name} is not there", remedy="it was deleted")
+    fields = [one.field for one in details.causes]
+    if body.reason == "Invalid" and fields == ["metadata.uid"]:
+        return errors.Conflict(text, remedy="read it again and repeat")
+    reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
+    if reason:
+        error, remedy = _BY_REASON[reason]
+        return error(text, place=fields[0] if fields else "", remedy=remedy)
+    if writing:
+        return Unknown(f"the API server answered {status}: {text}", remedy="read the object to see what became of it")
+    return Unavailable(f"the API server answered {status}: {text}", remedy="see its log")

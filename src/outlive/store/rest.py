@@ -1,0 +1,348 @@
+"""The store contract over an API of the form that Kubernetes serves: what all of its clients do alike.
+
+What cannot be known is not guessed. A connection that was refused means ``Unavailable``: nothing was sent. An
+answer that got lost means ``Unknown`` for a write and ``Unavailable`` for a read. Nothing is ever sent twice,
+not even by the HTTP library (docs/reference/http-api.md#client).
+
+A subclass says who it is (``_headers``, ``_has_new_credentials``), what an error means (``_refusal``), and how
+a kind is followed over one connection (``_follow_once``).
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, cast
+from urllib.parse import quote
+
+import msgspec
+
+from outlive.base import limits
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
+from outlive.store.contract import Change, Malformed, Page, Reset, Synced
+from outlive.store.http_answers import ListPage, decoded, object_of, refusal
+from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
+from outlive.store.selectors import Selector
+from outlive.store.tables import understood
+
+if TYPE_CHECKING:
+    from outlive.store.http_calls import HttpCalls
+    from outlive.store.http_session import HttpSession
+
+PAUSE_LEAST_SECONDS: Final = 0.2
+PAUSE_MOST_SECONDS: Final = 30.0
+"""How long to wait before observing again: doubling, up to this, with jitter."""
+AHEAD_CHANGES: Final = 1000
+"""Changes that are read before the observer asks for them."""
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+_log = get_logger("store.http")
+
+
+class Credentials(NamedTuple):
+    """What a request is sent with."""
+
+    headers: Mapping[str, str]
+    tls: ssl.SSLContext | None = None
+    """What is believed, and the client's own certificate; ``None``: the authorities that the system knows."""
+
+
+class RestStore(abc.ABC):
+    """The store behind ``server``, such as ``https://10.0.0.1:6443``.
+
+    ``calls``: how requests are sent, where not over the connections of ``HttpSession``; watches always are.
+    """
+
+    embedded = False
+    """See ``outlive.store.contract.Store``."""
+    connections = 64
+    """To the server at the same time; each watch has one of its own."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        clock: Clock,
+        random: Random,
+        calls: HttpCalls | None = None,
+    ) -> None:
+        self._server = server.rstrip("/")
+        self._clock = clock
+        self._random = random
+        self._calls = calls
+        self._session: HttpSession | None = None
+        self._observations: list[RestObservation[Resource]] = []
+        self._closed = False
+
+    async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
+        """The object; ``NotFound``."""
+        raw = await self._call("GET", self._path(kind, self._named(kind, name)), self._read_parameters(fresh))
+        return object_of(kind, raw, writing=False)
+
+    async def list(
+        self,
+        kind: type[R],
+        *,
+        selector: Selector | None = None,
+        limit: int = limits.PAGE_OBJECTS,
+        token: str = "",
+    ) -> Page[R]:
+        """One page in name order."""
+        if limit < 1:
+            raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
+        parameters = {"limit": str(limit)}
+        if token:
+            parameters["continue"] = token
+        if selector is not None and selector.terms:
+            parameters["labelSelector"] = str(selector)
+        raw = await self._call("GET", self._path(kind), parameters)
+        page = decoded(ListPage, raw)
+        items: list[R] = []
+        malformed: list[Malformed] = []
+        for number, item in enumerate(page.items, 1):
+            found = understood(kind, item)
+            if isinstance(found, Malformed):
+                malformed.append(found)
+            else:
+                items.append(found)
+            if number % limits.YIELD_OBJECTS == 0:
+                await asyncio.sleep(0)
+        return Page(tuple(items), page.metadata.continue_, tuple(malformed))
+
+    async def create(self, obj: R) -> R:
+        """Write a new object; ``AlreadyExists`` if the name is taken."""
+        kind = type(obj)
+        raw = await self._call("POST", self._path(kind), body=self._body(obj))
+        return object_of(kind, raw, writing=True)
+
+    async def replace(self, obj: R) -> R:
+        """Compare-and-swap of everything but the status half."""
+        return await self._swap(obj, "")
+
+    async def replace_status(self, obj: R) -> R:
+        """Compare-and-swap of the status half."""
+        check_has_status(type(obj))
+        return await self._swap(obj, "/status")
+
+    async def _swap(self, obj: R, half: str) -> R:
+        check_replaceable(obj)
+        kind = type(obj)
+        path = self._path(kind, self._named(kind, obj.metadata.name)) + half
+        return object_of(kind, await self._call("PUT", path, body=self._body(obj)), writing=True)
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
+        """Delete, or mark where there are finalizers. ``orphan``: a host also though it has VMs."""
+        path = self._path_of(ref)
+        if uid and ref.uid and uid != ref.uid:
+            raise Conflict(f"{ref.kind}/{ref.name} cannot have two uids", remedy="read it again and repeat")
+        conditions = {"uid": uid or ref.uid, "resourceVersion": version}
+        options: dict[str, Any] = {"preconditions": {name: value for name, value in conditions.items() if value}}
+        if orphan:
+            options["propagationPolicy"] = "Orphan"
+        await self._call("DELETE", path, body=msgspec.json.encode(options))
+
+    async def patch_metadata(
+        self,
+        ref: ObjectRef,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> Resource:
+        """Set or remove labels and annotations without a version, where the kind allows it."""
+        metadata: dict[str, Any] = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
+        if ref.uid:
+            metadata["uid"] = ref.uid
+        body = msgspec.json.encode({"metadata": metadata})
+        raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
+        return object_of(KINDS[ref.kind], raw, writing=True)
+
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> RestObservation[R]:
+        """Lists, says ``Synced``, then follows, over any number of connections."""
+        path = self._path(kind)
+        if self._closed:
+            raise _closed()
+        chosen = {"labelSelector": str(selector)} if selector is not None and selector.terms else {}
+        observation: RestObservation[R] = RestObservation(self._follow(kind, path, chosen))
+        self._observations = [other for other in self._observations if not other.ended]
+        self._observations.append(cast("RestObservation[Resource]", observation))
+        return observation
+
+    async def close(self) -> None:
+        """Close all connections; further calls and all observers raise ``Unavailable``."""
+        self._closed = True
+        observations, self._observations = self._observations, []
+        for observation in observations:
+            await observation.fail(_closed())
+        for open_calls in (self._calls, self._session):
+            if open_calls is not None:
+                await open_calls.close()
+
+    async def _follow(self, kind: type[R], path: str, parameters: Mapping[str, str]) -> AsyncGenerator[Change[R], None]:
+        """One connection after the other, with ``Reset`` in between."""
+        failures = 0
+        while True:
+            failures += 1
+            try:
+                async with aclosing(self._follow_once(kind, path, parameters)) as changes:
+                    async for change in changes:
+                        if isinstance(change, Synced):
+                            failures = 1
+                        yield change
+                why = "the server ended the watch"
+            except (Unavailable, Unknown) as error:
+                if self._closed:
+                    raise
+                why = str(error)
+            yield Reset()
+            wait = self._random.backoff(failures, PAUSE_LEAST_SECONDS, PAUSE_MOST_SECONDS)
+            _log.info("store.http.reset", kind=kind.kind(), why=why, retry_s=round(wait, 3))
+            await self._clock.sleep(wait)
+
+    # What a subclass says
+
+    @abc.abstractmethod
+    async def _credentials(self) -> Credentials:
+        """What the next request is sent with."""
+
+    @abc.abstractmethod
+    async def _renew_credentials(self, refused: Credentials) -> bool:
+        """True if others are sent now than those that were just refused."""
+
+    @abc.abstractmethod
+    def _follow_once(self, kind: type[R], path: str, selector: Mapping[str, str]) -> AsyncGenerator[Change[R], None]:
+        """List and follow until there is doubt: ``Unavailable`` and the end of the iterator are doubts."""
+
+    def _read_parameters(self, fresh: bool) -> Mapping[str, str]:
+        """Of a read of one object."""
+        return {}
+
+    def _refusal(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
+        """The error that an answer stands for."""
+        return refusal(status, raw, writing=writing)
+
+    def _body(self, obj: Resource) -> bytes:
+        """The document of a write; ``Invalid`` for one that no store takes."""
+        return encode_object(obj)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The body of a successful answer; any other raises."""
+        for _ in range(2):
+            sent = await self._credentials()
+            headers = dict(sent.headers) if body is None else {**sent.headers, "Content-Type": content_type}
+            status, raw = await self._connected().call(method, self._url(path, parameters), headers, body, sent.tls)
+            if status != 401 or not await self._renew_credentials(sent):  # what is refused was not applied
+                break
+        if not 200 <= status < 300:
+            raise self._refusal(status, raw, writing=method != "GET")
+        return raw
+
+    def _connected(self) -> HttpCalls:
+        """What sends requests."""
+        if self._closed:
+            raise _closed()
+        return self._calls if self._calls is not None else self._opened()
+
+    def _opened(self) -> HttpSession:
+        """The connections of watches, and of requests where nothing else was given for these."""
+        if self._closed:
+            raise _closed()
+        if self._session is None:
+            from outlive.store.http_session import HttpSession
+
+            self._session = HttpSession(self._server, self.connections)
+        return self._session
+
+    def _url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
+        return f"{self._server}{path}{f'?{query}' if query else ''}"
+
+    def _path(self, kind: type[Resource], name: str = "") -> str:
+        if KINDS.get(kind.kind()) is not kind:
+            raise Invalid(f"kind {kind.kind()} is not kept here", remedy="use one of the kinds of this store")
+        return f"/apis/{API_VERSION}/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
+
+    def _named(self, kind: type[Resource], name: str) -> str:
+        if not name or name in (".", "..") or "/" in name:
+            raise not_found(kind, name)
+        return name
+
+    def _path_of(self, ref: ObjectRef) -> str:
+        return self._path(kind_of(ref), self._named(kind_of(ref), ref.name))
+
+
+class RestObservation(Generic[R]):
+    """One observer's stream, read ahead by a task of its own, so that a cancelled wait loses nothing."""
+
+    def __init__(self, changes: AsyncGenerator[Change[R], None]) -> None:
+        self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(AHEAD_CHANGES)
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._task = asyncio.create_task(self._read(changes), name="observation")
+        self._task.add_done_callback(self._ended)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self._task.done()
+
+    def __aiter__(self) -> RestObservation[R]:
+        return self
+
+    async def __anext__(self) -> Change[R]:
+        """The next change; waits for ever if there is none."""
+        if self._closed:
+            raise StopAsyncIteration
+        change = None if self._failure is not None and self._queue.empty() else await self._queue.get()
+        if change is not None:
+            return change
+        if self._failure is not None and not self._closed:
+            raise self._failure
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop; whoever waits for a change sees the end of the stream."""
+        self._closed = True
+        await self._stop()
+
+    async def fail(self, failure: Exception) -> None:
+        """Stop; whoever waits for a change gets the failure."""
+        self._failure = self._failure or failure
+        await self._stop()
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
+
+    async def _read(self, changes: AsyncGenerator[Change[R], None]) -> None:
+        async with aclosing(changes):
+            async for change in changes:
+                await self._queue.put(change)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._failure = failure
+            if self._queue.empty():
+                self._queue.put_nowait(None)
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the store was closed", remedy="open it again")

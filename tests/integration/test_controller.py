@@ -1,0 +1,203 @@
+"""``outlive controller``: several equal processes on a real API server, of which one decides, and any may be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.api_server import ApiServer, shared_server
+
+pytestmark = pytest.mark.component("kubernetes")
+NAMESPACE = "outlive"
+START_S = 90.0
+TAKEN_OVER_S = 15.0
+"""The bar: another process leads and decides so long after the leader was killed."""
+BUSY_S = 30.0
+"""What a busy machine takes on top."""
+LOOK_S = 0.1
+HOSTS = "name,cpu,memory\n" + "".join(f"h{n},32,64Gi\n" for n in range(4))
+VMS = "id,name,cpu,memory,host\n" + "".join(f"v{n},v{n},2,4Gi,h{n % 4}\n" for n in range(8))
+
+
+class Controller:
+    """One process, with a directory of its own."""
+
+    def __init__(self, server: ApiServer, directory: Path) -> None:
+        self.directory = directory
+        self._server = server
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        words = ["controller", "--listen", "127.0.0.1:0", "--state-dir", str(self.directory)]
+        words += ["--kubeconfig", str(self._server.kubeconfig())]
+        with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
+            command = [sys.executable, "-m", "outlive", *words]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+
+    def wait_ready(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if "ready on " in line:
+                self.url = line.rpartition("ready on ")[2].strip()
+                return
+        raise AssertionError(f"it ended with {self.process.wait()}: see {self.directory}.log")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+
+    def answers(self) -> bool:
+        """Whether it reads and writes the store."""
+        env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
+        done = subprocess.run([sys.executable, "-m", "outlive", "get", "clusters"], capture_output=True, env=env)
+        return done.returncode == 0
+
+    def outlive(self, *words: str) -> str:
+        """What a command prints that asks this process."""
+        env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
+        done = subprocess.run([sys.executable, "-m", "outlive", *words], capture_output=True, text=True, env=env)
+        assert done.returncode in (0, 1), done.stderr
+        return done.stdout
+
+
+def until(holds: Callable[[], Any], what: str, limit_s: float) -> float:
+    """Seconds until it holds."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < limit_s, f"within {limit_s:g} s it never happened that {what}"
+        time.sleep(LOOK_S)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def server() -> ApiServer:
+    one = shared_server()
+    one.empty()
+    namespaces = {each["metadata"]["name"] for each in one.call("GET", "/api/v1/namespaces")["items"]}
+    if NAMESPACE not in namespaces:
+        one.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    secrets = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+    for each in one.call("GET", secrets)["items"]:
+        one.call("DELETE", f"{secrets}/{each['metadata']['name']}")
+    return one
+
+
+@pytest.fixture
+def pair(server: ApiServer, tmp_path: Path) -> Iterator[tuple[Controller, Controller]]:
+    both = Controller(server, tmp_path / "a"), Controller(server, tmp_path / "b")
+    try:
+        for one in both:
+            one.start()
+        for one in both:
+            one.wait_ready()
+        yield both
+    finally:
+        for one in both:
+            one.kill()
+
+
+def objects(server: ApiServer, plural: str) -> dict[str, dict[str, Any]]:
+    found = server.call("GET", f"/apis/outlive.dev/v1alpha1/{plural}")["items"]
+    return {one["metadata"]["name"]: one for one in found}
+
+
+def leader(server: ApiServer) -> str:
+    return str(objects(server, "elections").get("failover", {}).get("record", {}).get("holder", ""))
+
+
+def covered(server: ApiServer) -> set[str]:
+    return {name for name, one in objects(server, "coverages").items() if one.get("status", {}).get("covered")}
+
+
+def promises(server: ApiServer) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Slot → its host, and the VMs that it is promised to."""
+    return {
+        name: (one["status"].get("host", ""), tuple(sorted(one["status"].get("failover", {}).get("allocations", {}))))
+        for name, one in objects(server, "reservations").items()
+    }
+
+
+def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leader_is_replaced(
+    server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
+) -> None:
+    first, second = pair
+    for name in ("ca.pem", "cluster-key", "token"):
+        assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes(), name
+    (tmp_path / "hosts.csv").write_text(HOSTS)
+    (tmp_path / "vms.csv").write_text(VMS)
+    first.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
+    assert len(json.loads(second.outlive("get", "vms", "-o", "json"))["items"]) == 8
+    until(lambda: len(covered(server)) == 8, "every VM is covered", START_S)
+    before = promises(server)
+    leads = next(one for one in pair if f"-{one.process.pid}" in leader(server))  # type: ignore[union-attr]
+    other = second if leads is first else first
+    leads.kill()
+    (tmp_path / "vms.csv").write_text(VMS + "late,late,2,4Gi,h1\n")
+    other.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
+    until(lambda: "late" in covered(server), "the other one decides", TAKEN_OVER_S + BUSY_S)
+    after = promises(server)
+    assert {name: after[name][0] for name in before if name in after} == {name: before[name][0] for name in before}
+    other.kill()
+    leads.start()
+    leads.wait_ready()
+    assert covered(server) == {*(f"v{n}" for n in range(8)), "late"}
+    assert promises(server) == after, "no promise was lost while nobody ran"
+
+
+def test_an_api_server_without_the_kinds_is_refused_with_the_command_that_makes_them(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/flavors.outlive.dev"
+    server.call("DELETE", path)
+    try:
+        one = Controller(server, tmp_path / "a")
+        one.start()
+        assert one.process is not None
+        assert one.process.wait(timeout=START_S) == 1
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        said = (tmp_path / "a.log").read_text()
+        assert "does not serve flavors" in said
+        assert "outlive crds | kubectl apply -f -" in said
+    finally:
+        server.make_kinds()
+
+
+def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
+    server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
+) -> None:
+    first, _ = pair
+    before = cluster(server)["status"]["storeIncarnation"]
+    assert before
+    assert cluster(server)["status"]["replicated"] is True
+    copy = server.take_snapshot()
+    (tmp_path / "hosts.csv").write_text(HOSTS)
+    (tmp_path / "vms.csv").write_text(VMS)
+    until(lambda: first.answers(), "the API server is found again", START_S)
+    first.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
+    server.go_back(copy)
+    words = ["restored", "--yes", "--kubeconfig", str(server.kubeconfig())]
+    done = subprocess.run([sys.executable, "-m", "outlive", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"no more {before}" in done.stdout
+    until(lambda: cluster(server)["status"]["storeIncarnation"] != before, "the controllers notice", START_S)
+    assert cluster(server)["status"]["storeIncarnation"] in done.stdout
+    assert cluster(server)["status"]["formerIncarnations"] == [before]
+    # no host runs our daemon, so that the pause waits for nobody and is over at once: its fault stays to be read
+    until(lambda: "store-restored.default" in objects(server, "faults"), "the pause was a fault", START_S)
+
+
+def cluster(server: ApiServer) -> dict[str, Any]:
+    return objects(server, "clusters")["default"]

@@ -1,0 +1,272 @@
+"""A real Kubernetes API server on its own etcd, one for each process that runs tests.
+
+It takes some seconds to start, so that tests share it; each begins with an empty etcd below the kinds of Outlive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import gc
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from outlive.resources.schema import crds
+from outlive.store.kubernetes import ClusterAccess
+
+START_S = 120.0
+LOOK_S = 0.1
+
+
+def program() -> str:
+    """The API server's program: that of ``PATH``, or unpacked from what is beside the project; empty: there is none."""
+    if found := os.environ.get("KUBE_APISERVER") or shutil.which("kube-apiserver"):
+        return found
+    shared = os.environ.get("OUTLIVE_SHARED")
+    packed = Path(shared) / "lab/bin/kube-apiserver.xz" if shared else None
+    return _unpacked(packed) if packed is not None and packed.exists() else ""
+
+
+def can_run() -> bool:
+    """Whether API server and etcd are there."""
+    return shutil.which("etcd") is not None and shutil.which("openssl") is not None and program() != ""
+
+
+@lru_cache
+def _unpacked(packed: Path) -> str:
+    """Kept for later runs, like the environments of other components."""
+    folder = Path.home() / ".cache/outlive-tests"
+    found = packed.stat()
+    path = folder / f"kube-apiserver-{found.st_size}"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".kube-apiserver-{os.getpid()}"
+        with part.open("wb") as file:
+            subprocess.run(["xz", "-dc", str(packed)], stdout=file, check=True)
+        part.chmod(0o755)
+        part.replace(path)
+    return str(path)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class ApiServer:
+    """API server and etcd, as processes that can be stopped, killed and started again."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        self.port, self.etcd_port, peer_port = _free_port(), _free_port(), _free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.etcd_url = f"http://127.0.0.1:{self.etcd_port}"
+        self.token = secrets.token_hex(16)
+        self.tokens = {"admin": self.token}
+        self._flags = flags
+        peer = f"http://127.0.0.1:{peer_port}"
+        self._etcd_command = [
+            *("etcd", "--name", "one", "--data-dir", str(folder / "etcd"), "--log-level", "error"),
+            *("--listen-client-urls", self.etcd_url, "--advertise-client-urls", self.etcd_url),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
+        ]
+        self.etcd: subprocess.Popen[bytes] | None = None
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start what does not run, and return when it is ready."""
+        key = self.folder / "sa.key"
+        if not key.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+            public = str(self.folder / "sa.pub")
+            subprocess.run(
+                ["openssl", "rsa", "-in", str(key), "-pubout", "-out", public], check=True, capture_output=True
+            )
+        rows = [f'{self.token},lab-admin,1,"system:masters"']
+        rows += [f"{token},{user},{user}" for user, token in self.tokens.items() if user != "admin"]
+        (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
+        if self.etcd is None or self.etcd.poll() is not None:
+            self.etcd = self._spawn("etcd", self._etcd_command)
+        self._wait(f"{self.etcd_url}/health", b"true", self.etcd, None)
+        if self.server is None or self.server.poll() is not None:
+            self.server = self._spawn("server", self._server_command())
+        insecure = ssl.create_default_context()
+        insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
+        self._wait(f"{self.url}/readyz", b"ok", self.server, insecure)
+
+    def stop(self) -> None:
+        """Kill both."""
+        for process in (self.server, self.etcd):
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+
+    def take_snapshot(self) -> Path:
+        """A copy of etcd's data, taken while nothing runs."""
+        self.stop()
+        copy = self.folder / "snapshot"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder / "etcd", copy)
+        self.start()
+        return copy
+
+    def go_back(self, copy: Path) -> None:
+        """Have the data of that moment again."""
+        self.stop()
+        shutil.rmtree(self.folder / "etcd")
+        shutil.copytree(copy, self.folder / "etcd")
+        self.start()
+
+    def stop_server(self) -> None:
+        """Kill the API server alone."""
+        if self.server is not None and self.server.poll() is None:
+            self.server.send_signal(signal.SIGCONT)
+            self.server.kill()
+            self.server.wait()
+
+    def twin(self) -> ApiServer:
+        """Another API server on the same etcd, with the same certificate and tokens; not started."""
+        other = ApiServer(self.folder)
+        other.etcd, other.etcd_url = self.etcd, self.etcd_url
+        other.token, other.tokens = self.token, self.tokens
+        return other
+
+    def access(self, user: str = "admin") -> ClusterAccess:
+        """As that user."""
+        return ClusterAccess(self.url, authority=self.authority, token=self.tokens[user])
+
+    @property
+    def authority(self) -> bytes:
+        """What clients believe."""
+        return (self.folder / "pki/apiserver.crt").read_bytes()
+
+    def kubeconfig(self) -> Path:
+        """A file for kubectl."""
+        path = self.folder / "kubeconfig"
+        cluster = {"server": self.url, "certificate-authority": str(self.folder / "pki/apiserver.crt")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "one",
+            "clusters": [{"name": "one", "cluster": cluster}],
+            "users": [{"name": "admin", "user": {"token": self.token}}],
+            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
+        }
+        path.write_text(json.dumps(document))
+        path.chmod(0o600)
+        return path
+
+    def call(self, method: str, path: str, document: Any = None, kind: str = "application/json") -> Any:
+        """What the server answers to an administrator."""
+        request = urllib.request.Request(f"{self.url}{path}", method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        if document is not None:
+            request.data = json.dumps(document).encode()
+            request.add_header("Content-Type", kind)
+        trusted = ssl.create_default_context(cadata=self.authority.decode())
+        with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def make_kinds(self) -> None:
+        """Create all kinds of Outlive, and return when they are served."""
+        wanted = crds()
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        there = {one["metadata"]["name"] for one in self.call("GET", path)["items"]}
+        for one in wanted:
+            if one["metadata"]["name"] not in there:
+                self.call("POST", path, one)
+        for one in wanted:
+            names = one["spec"]
+            url = f"/apis/{names['group']}/{names['versions'][0]['name']}/{names['names']['plural']}"
+            end = time.monotonic() + START_S
+            while True:
+                try:
+                    self.call("GET", url)
+                    break
+                except urllib.error.HTTPError as error:
+                    if error.code != 404 or time.monotonic() > end:
+                        raise
+                    time.sleep(LOOK_S)
+
+    def empty(self) -> None:
+        """Delete every object of Outlive's kinds, finalizers or not."""
+        span = {"key": "/registry/outlive.dev/", "range_end": "/registry/outlive.dev0"}
+        encoded = {name: base64.b64encode(value.encode()).decode() for name, value in span.items()}
+        self.etcd_request("kv/deleterange", encoded)
+
+    def etcd_request(self, verb: str, document: dict[str, Any]) -> Any:
+        """A request to etcd itself; keys and values are base64."""
+        request = urllib.request.Request(f"{self.etcd_url}/v3/{verb}", data=json.dumps(document).encode())
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def _server_command(self) -> list[str]:
+        folder = self.folder
+        return [
+            *(program(), f"--etcd-servers={self.etcd_url}", "--storage-media-type=application/json"),
+            *("--bind-address=127.0.0.1", f"--secure-port={self.port}", f"--cert-dir={folder / 'pki'}"),
+            *("--insecure-port=0", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
+            *("--service-cluster-ip-range=10.96.0.0/24", f"--token-auth-file={folder / 'tokens.csv'}"),
+            *("--authorization-mode=RBAC", "--anonymous-auth=true", "--api-audiences=lab"),
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder / 'sa.pub'}",
+            f"--service-account-signing-key-file={folder / 'sa.key'}",
+            "--disable-admission-plugins=ServiceAccount,DefaultStorageClass,Priority,TaintNodesByCondition",
+            *("--enable-priority-and-fairness=false", "--profiling=false", "-v=1", *self._flags),
+        ]
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def _wait(self, url: str, wanted: bytes, process: subprocess.Popen[bytes], context: ssl.SSLContext | None) -> None:
+        end = time.monotonic() + START_S
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.token}"})
+        while time.monotonic() < end:
+            assert process.poll() is None, f"{process.args!r} has ended: see {self.folder}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # urllib leaves sockets whose handshake failed
+                found = _asked(request, context)
+                gc.collect()
+            if wanted in found:
+                return
+            time.sleep(LOOK_S)
+        raise AssertionError(f"{url} was not ready within {START_S:g} s: see {self.folder}")
+
+
+def _asked(request: urllib.request.Request, context: ssl.SSLContext | None) -> bytes:
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=5) as answer:
+            return bytes(answer.read())
+    except OSError:
+        return b""
+
+
+@lru_cache
+def shared_server() -> ApiServer:
+    """The server of this process, with Outlive's kinds; it ends with the process."""
+    in_memory = Path("/dev/shm")  # etcd waits for the disk after each write
+    folder = Path(tempfile.mkdtemp(prefix="outlive-api-server-", dir=in_memory if in_memory.is_dir() else None))
+    server = ApiServer(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(server.stop)
+    server.start()
+    server.make_kinds()
+    return server

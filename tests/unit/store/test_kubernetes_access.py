@@ -1,0 +1,189 @@
+"""How an API server is reached: kubeconfig files, exec plug-ins, client certificates, a pod's service account."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, Forbidden, Unavailable
+from outlive.store.kubernetes.access import ClusterAccess, cluster_access, in_cluster_access
+from outlive.store.rest import Credentials
+
+CLOCK = SystemClock()
+
+
+def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None = None) -> str:
+    """A file with one of everything, called ``one``."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+        "clusters": [{"name": "one", "cluster": {"server": "http://127.0.0.1:1", **(cluster or {})}}],
+        "users": [{"name": "one", "user": user}],
+    }
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def sent_by(access: ClusterAccess) -> Credentials:
+    return asyncio.run(access.credentials(CLOCK))
+
+
+def authorization(access: ClusterAccess) -> str:
+    return sent_by(access).headers.get("Authorization", "")
+
+
+def plugin(folder: Path, text: str) -> dict[str, Any]:
+    program = folder / "plugin"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "args": ["a"]}}
+
+
+def granted(token: str, end: str = "") -> str:
+    status = {"token": token} | ({"expirationTimestamp": end} if end else {})
+    kind = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    return f"echo '{json.dumps({**kind, 'status': status})}'"
+
+
+def certificate(folder: Path) -> tuple[bytes, bytes]:
+    key, made = folder / "c.key", folder / "c.pem"
+    what = ["-nodes", "-days", "1", "-subj", "/CN=someone", "-keyout", str(key), "-out", str(made)]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", *what], check=True, capture_output=True)
+    return made.read_bytes(), key.read_bytes()
+
+
+def test_a_token_is_sent_as_the_file_has_it(tmp_path: Path) -> None:
+    access = cluster_access(kubeconfig(tmp_path / "config", {"token": "abc"}))
+    assert authorization(access) == "Bearer abc"
+    assert access.server == "http://127.0.0.1:1"
+
+
+def test_a_token_file_beside_the_kubeconfig_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first\n")
+    access = cluster_access(kubeconfig(tmp_path / "config", {"tokenFile": "token"}))
+    assert authorization(access) == "Bearer first"
+    (tmp_path / "token").write_text("the second\n")
+    assert authorization(access) == "Bearer the second"
+
+
+def test_a_service_account_is_renewed_in_place(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first")
+    access = in_cluster_access({"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}, tmp_path)
+    assert access.server == "https://[fd00::1]:6443"
+    made, _ = certificate(tmp_path)
+    (tmp_path / "ca.crt").write_bytes(made)
+    before = sent_by(access)
+    (tmp_path / "new").write_text("second")
+    (tmp_path / "new").replace(tmp_path / "token")
+    assert authorization(access) == "Bearer second"
+    assert asyncio.run(access.renew(before, CLOCK)), "what was refused is no more what is sent"
+    assert not asyncio.run(access.renew(sent_by(access), CLOCK))
+
+
+def test_a_plug_in_is_run_once_until_its_token_ends(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    user = plugin(tmp_path, f"echo x >>{runs}; {granted('from-plugin', '2099-01-01T00:00:00Z')}")
+    access = cluster_access(kubeconfig(tmp_path / "config", user))
+    assert [authorization(access) for _ in range(3)] == ["Bearer from-plugin"] * 3
+    assert len(runs.read_text().split()) == 1
+    asyncio.run(access.renew(sent_by(access), CLOCK))
+    assert len(runs.read_text().split()) == 2, "what it gave was refused"
+
+
+def test_a_plug_in_whose_token_has_ended_is_run_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    user = plugin(tmp_path, f"echo x >>{runs}; {granted('t', '2020-01-01T00:00:00Z')}")
+    access = cluster_access(kubeconfig(tmp_path / "config", user))
+    assert [authorization(access) for _ in range(2)] == ["Bearer t"] * 2
+    assert len(runs.read_text().split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("echo no access >&2; exit 3", "exit code 3: no access"),
+        ("echo nonsense", "no ExecCredential"),
+        (granted("t").replace("/v1", "/v1beta1"), "was asked for"),
+        (granted(""), "neither a token nor a certificate"),
+    ],
+)
+def test_a_plug_in_that_gives_nothing_is_named_with_what_it_said(tmp_path: Path, text: str, says: str) -> None:
+    access = cluster_access(kubeconfig(tmp_path / "config", plugin(tmp_path, text)))
+    with pytest.raises(Unavailable, match=says) as error:
+        sent_by(access)
+    assert "exec plug-in" in error.value.place
+
+
+def test_a_client_certificate_is_taken_from_data_and_from_files(tmp_path: Path) -> None:
+    made, key = certificate(tmp_path)
+    encoded = {"certificate-authority-data": base64.b64encode(made).decode(), "server": "https://127.0.0.1:1"}
+    data = {"client-certificate-data": base64.b64encode(made).decode()}
+    data["client-key-data"] = base64.b64encode(key).decode()
+    files = {"client-certificate": "c.pem", "client-key": "c.key"}
+    for user in (data, files):
+        assert sent_by(cluster_access(kubeconfig(tmp_path / "config", user, encoded))).tls is not None
+
+
+def test_several_files_are_one_configuration_of_which_the_first_counts(tmp_path: Path) -> None:
+    first = kubeconfig(tmp_path / "a", {"token": "first"})
+    second = json.loads((tmp_path / "a").read_text())
+    second["users"] = [{"name": "one", "user": {"token": "hidden"}}, {"name": "two", "user": {"token": "second"}}]
+    second["contexts"] = [{"name": "two", "context": {"cluster": "one", "user": "two"}}]
+    (tmp_path / "b").write_text(json.dumps(second))
+    environ = {"KUBECONFIG": f"{first}:{tmp_path / 'absent'}:{tmp_path / 'b'}"}
+    assert authorization(cluster_access(environ=environ)) == "Bearer first"
+    assert authorization(cluster_access(context="two", environ=environ)) == "Bearer second"
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "says"),
+    [
+        ({"username": "me", "password": "x"}, {}, "username of user 'one' is not supported"),
+        ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider of user 'one' is not supported"),
+        ({"as": "root", "token": "t"}, {}, "as of user 'one' is not supported"),
+        ({"token": "t"}, {"proxy-url": "http://p"}, "proxy-url of cluster 'one' is not supported"),
+        ({"token": 7}, {}, "user 'one': Expected `str`"),
+        ({"client-certificate-data": "#"}, {}, "no base64"),
+        ({"client-certificate": "absent.pem"}, {}, "client-certificate cannot be read"),
+        ({"exec": {"apiVersion": "v0", "command": "x"}}, {}, "exec plug-in of v0 is not supported"),
+    ],
+)
+def test_what_is_wrong_or_not_supported_is_named(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says) as error:
+        cluster_access(kubeconfig(tmp_path / "config", user, cluster))
+    assert str(tmp_path) in error.value.place
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    certificate(tmp_path)
+    with pytest.raises(BadInput, match="needs its key"):
+        cluster_access(kubeconfig(tmp_path / "config", {"client-certificate": "c.pem"}))
+
+
+def test_no_kubeconfig_and_no_context_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such kubeconfig"):
+        cluster_access(str(tmp_path / "absent"))
+    path = tmp_path / "config"
+    path.write_text("kind: Config\n")
+    with pytest.raises(BadInput, match="no current-context"):
+        cluster_access(str(path))
+    with pytest.raises(BadInput, match="has no context 'x'"):
+        cluster_access(str(path), "x")
+    path.write_text("- 1\n")
+    with pytest.raises(BadInput, match="is no kubeconfig"):
+        cluster_access(str(path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(Forbidden, match="cannot be read"):
+        cluster_access(str(path))
