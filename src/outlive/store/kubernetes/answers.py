@@ -94,7 +94,7 @@ def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     if status == 409 and text.endswith("UID in object meta: "):
         return errors.NotFound(f"{details.kind}/{details.name} is not there", remedy="it was deleted")
     fields = [one.field for one in details.causes]
-    if body.reason == "Invalid" and fields == ["metadata.uid"]:
+    if status == 422 and fields == ["metadata.uid"]:
         return errors.Conflict(text, remedy="read it again and repeat")
     reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
     if reason:
