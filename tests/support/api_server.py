@@ -68,6 +68,14 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
+class ApiRefusal(Exception):
+    """An answer that is an error, with its status."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
 class ApiServer:
     """API server and etcd, as processes that can be stopped, killed and started again."""
 
@@ -181,8 +189,12 @@ class ApiServer:
             request.data = json.dumps(document).encode()
             request.add_header("Content-Type", kind)
         trusted = ssl.create_default_context(cadata=self.authority.decode())
-        with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+        try:
+            with urllib.request.urlopen(request, context=trusted, timeout=30) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ApiRefusal(error.code, error.read().decode(errors="replace")) from None
 
     def make_kinds(self) -> None:
         """Create all kinds of Outlive, and return when they are served."""
@@ -200,7 +212,7 @@ class ApiServer:
                 try:
                     self.call("GET", url)
                     break
-                except urllib.error.HTTPError as error:
+                except ApiRefusal as error:
                     if error.code != 404 or time.monotonic() > end:
                         raise
                     time.sleep(LOOK_S)
@@ -255,6 +267,9 @@ def _asked(request: urllib.request.Request, context: ssl.SSLContext | None) -> b
     try:
         with urllib.request.urlopen(request, context=context, timeout=5) as answer:
             return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        error.close()
+        return b""
     except OSError:
         return b""
 

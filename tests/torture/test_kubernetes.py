@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from urllib.error import HTTPError
 
 import pytest
 from tests.conformance.objects import flavor, vm, with_project
 from tests.conformance.observers import Follower
-from tests.support.api_server import ApiServer
+from tests.support.api_server import ApiRefusal, ApiServer
 from tests.support.loops import run_real
 from tests.support.tcp_proxy import TcpProxy, proxied
 from tests.torture.clients import Histories, torment
@@ -320,7 +319,7 @@ def test_an_object_that_somebody_edited_into_nonsense_holds_up_nobody(server: Ap
             assert "cpu" in informer.malformed["a"]
             assert [one.name async for one in list_all(store, VirtualMachine)] == ["b"]
             out_of_range = {"spec": {"migrationMultifd": 999}}
-            with pytest.raises(HTTPError) as refused:
+            with pytest.raises(ApiRefusal) as refused:
                 await asyncio.to_thread(server.call, "PATCH", path, out_of_range, "application/merge-patch+json")
             assert refused.value.code == 422, "the schema has every limit that decoding has"
             running.cancel()
