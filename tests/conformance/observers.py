@@ -10,7 +10,7 @@ from outlive.resources import R
 from outlive.store import Change, Delete, Malformed, Reset, Store, Synced, Upsert
 from outlive.store.selectors import Selector
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Follower(Generic[R]):
