@@ -18,7 +18,7 @@ from outlive.base.errors import Conflict, Forbidden, Invalid, LimitExceeded, Not
 from outlive.base.random import Random
 from outlive.resources import Flavor, FlavorSpec, ObjectMeta, ObjectRef, VirtualMachine, VirtualMachineSpec
 from outlive.runtime.units import Size
-from outlive.store import Reset, Synced, Upsert
+from outlive.store import Delete, Malformed, Reset, Synced, Upsert
 from outlive.store.http import HttpStore
 from outlive.store.http_calls import BriefCalls
 
@@ -277,7 +277,6 @@ def test_a_silent_watch_is_given_up_and_begun_again() -> None:
     [
         b'{"type":"ERROR","object":{"kind":"Status","code":410,"details":{"code":"expired"}}}\n',
         b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n',
-        b'{"type":"ADDED","object":{"kind":"VirtualMachine","spec":{"new":1}}}\n',
         b"rubbish\n",
         b'{"type":"NEW","object":{}}\n',
     ],
@@ -288,6 +287,23 @@ def test_whatever_is_wrong_with_a_watch_is_a_reset(line: bytes) -> None:
         async with peer(lambda _: head + line) as (store, _):
             changes = store.observe(VirtualMachine)
             assert await anext(changes) == Reset()
+            await changes.aclose()
+
+    run_real(claim())
+
+
+def test_an_object_that_is_not_understood_is_named_and_the_watch_goes_on() -> None:
+    async def claim() -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+        new = b'{"type":"ADDED","object":{"kind":"VirtualMachine","metadata":{"name":"v"},"spec":{"new":1}}}\n'
+        gone = b'{"type":"DELETED","object":{"kind":"VirtualMachine","metadata":{"name":"w"},"spec":{"new":1}}}\n'
+        async with peer(lambda _: head + new + gone) as (store, _):
+            changes = store.observe(VirtualMachine)
+            first, second = await anext(changes), await anext(changes)
+            assert isinstance(first, Malformed)
+            assert first.ref == ObjectRef(kind="VirtualMachine", name="v")
+            assert "new" in first.why
+            assert second == Delete(ObjectRef(kind="VirtualMachine", name="w"))
             await changes.aclose()
 
     run_real(claim())
