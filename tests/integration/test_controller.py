@@ -175,6 +175,21 @@ def test_an_api_server_without_the_kinds_is_refused_with_the_command_that_makes_
         server.make_kinds()
 
 
+def test_keys_that_are_lost_are_not_replaced_by_others(
+    server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
+) -> None:
+    for one in pair:
+        one.kill()
+    assert cluster(server)["status"]["sealingKey"]
+    server.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/outlive-keys")
+    empty = Controller(server, tmp_path / "c")
+    empty.start()
+    assert empty.process is not None
+    assert empty.process.wait(timeout=START_S) == 1
+    empty.kill()
+    assert "put the Secret back from its backup" in (tmp_path / "c.log").read_text()
+
+
 def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
     server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode, OutliveError
+from outlive.base.errors import ExitCode, OutliveError, Refused
 from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger
 from outlive.base.random import system_random
@@ -103,23 +103,40 @@ async def _run(
 
 
 async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) -> None:
-    """Have the cluster's keys in the directory; the first server makes them."""
+    """Have the cluster's keys in the directory; the first server makes them.
+
+    ``Refused`` where the cluster has had keys, and neither the Secret nor the directory has them any more: other ones
+    would open no secret, and no host would believe them.
+    """
     from outlive.api.lifetimes import StateToken
     from outlive.api.tls import AUTHORITY_KEY_FILE, ServerTls
-    from outlive.drivers.kubernetes.shared_keys import read_incarnation, read_shared_keys, share_keys
+    from outlive.drivers.kubernetes.shared_keys import NAME, read_incarnation, read_shared_keys, share_keys
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
+    from outlive.resources import Cluster
+    from outlive.resources.cluster import CLUSTER
+    from outlive.store import read
 
     files = (AUTHORITY_FILE, AUTHORITY_KEY_FILE, KEY_FILE, TOKEN_FILE)
     if await read_shared_keys(store, namespace, directory, files):
         store.become(await read_incarnation(store, namespace))
         return
-    say(f"the keys of this cluster are made, and kept in Secret outlive-keys of namespace {namespace}")
+    cluster = await read(store, Cluster, CLUSTER)
+    if cluster is not None and cluster.status.sealing_key and not _has_files(directory, files):
+        raise Refused(
+            f"this cluster has had keys, and Secret {namespace}/{NAME} is gone",
+            remedy="put the Secret back from its backup",
+        )
+    say(f"the keys of this cluster are made, and kept in Secret {NAME} of namespace {namespace}")
     clock = SystemClock()
     StateToken(directory / TOKEN_FILE, clock=clock, ids=SystemIds())
     ServerTls(directory, (), clock)
     ClusterKey.ensure(directory / KEY_FILE)
     await share_keys(store, namespace, directory, files, SystemIds().uuid())
     store.become(await read_incarnation(store, namespace))
+
+
+def _has_files(directory: Path, files: tuple[str, ...]) -> bool:
+    return all((directory / name).exists() for name in files)
 
 
 async def _follow_incarnation(store: KubernetesStore, namespace: str) -> None:

@@ -20,7 +20,7 @@ from outlive.base.random import Random
 from outlive.resources import R
 from outlive.store.contract import Change
 from outlive.store.http_answers import change_of, decoded, lines_of, refusal
-from outlive.store.rest import Credentials, RestStore
+from outlive.store.rest import RequestCredentials, RestStore
 from outlive.store.tls import check_address, shown_address
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class HttpStore(RestStore):
         """Believe this from now on; connections that are open stay."""
         self._tls = tls
 
-    async def _credentials(self) -> Credentials:
+    async def _credentials(self) -> RequestCredentials:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if global_request_id():
             headers["X-Global-Request-Id"] = global_request_id()
-        return Credentials(headers, self._tls)
+        return RequestCredentials(headers, self._tls)
 
-    async def _renew_credentials(self, refused: Credentials) -> bool:
+    async def _renew_credentials(self, refused: RequestCredentials) -> bool:
         return self._other_token(refused.headers["Authorization"].removeprefix("Bearer "))
 
     def _other_token(self, refused: str) -> bool:

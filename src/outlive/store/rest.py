@@ -46,7 +46,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 _log = get_logger("store.http")
 
 
-class Credentials(NamedTuple):
+class RequestCredentials(NamedTuple):
     """What a request is sent with."""
 
     headers: Mapping[str, str]
@@ -208,11 +208,11 @@ class RestStore(abc.ABC):
     # What a subclass says
 
     @abc.abstractmethod
-    async def _credentials(self) -> Credentials:
+    async def _credentials(self) -> RequestCredentials:
         """What the next request is sent with."""
 
     @abc.abstractmethod
-    async def _renew_credentials(self, refused: Credentials) -> bool:
+    async def _renew_credentials(self, refused: RequestCredentials) -> bool:
         """True if others are sent now than those that were just refused."""
 
     @abc.abstractmethod

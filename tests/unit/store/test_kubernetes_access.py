@@ -14,7 +14,7 @@ import pytest
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, Forbidden, Unavailable
 from outlive.store.kubernetes.access import ClusterAccess, cluster_access, in_cluster_access
-from outlive.store.rest import Credentials
+from outlive.store.rest import RequestCredentials
 
 CLOCK = SystemClock()
 
@@ -33,7 +33,7 @@ def kubeconfig(path: Path, user: dict[str, Any], cluster: dict[str, Any] | None 
     return str(path)
 
 
-def sent_by(access: ClusterAccess) -> Credentials:
+def sent_by(access: ClusterAccess) -> RequestCredentials:
     return asyncio.run(access.credentials(CLOCK))
 
 

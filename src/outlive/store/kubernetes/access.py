@@ -26,7 +26,7 @@ from outlive.base.clock import Clock, as_instant
 from outlive.base.errors import BadInput, Forbidden, Unavailable
 from outlive.base.logging import get_logger
 from outlive.resources.yaml_documents import YamlLimits, read_yaml
-from outlive.store.rest import Credentials
+from outlive.store.rest import RequestCredentials
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 KUBECONFIG_BYTES: Final = 4 * 1024 * 1024
@@ -135,7 +135,7 @@ class ClusterAccess:
         self._granting = asyncio.Lock()
         self._tls: tuple[tuple[bytes, tuple[bytes, bytes] | None], ssl.SSLContext] | None = None
 
-    async def credentials(self, clock: Clock) -> Credentials:
+    async def credentials(self, clock: Clock) -> RequestCredentials:
         """What the next request is sent with. ``Unavailable`` where a file or a plug-in gives nothing now."""
         token, certificate = self._token, self._certificate
         if self._plugin is not None:
@@ -148,9 +148,9 @@ class ClusterAccess:
         headers = {"Accept": "application/json", "User-Agent": "outlive"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return Credentials(headers, self._trust(certificate))
+        return RequestCredentials(headers, self._trust(certificate))
 
-    async def renew(self, refused: Credentials, clock: Clock) -> bool:
+    async def renew(self, refused: RequestCredentials, clock: Clock) -> bool:
         """True if others than the refused credentials are there now."""
         self._files.clear()
         if self._granted is not None and self._granted.token in refused.headers.get("Authorization", ""):

@@ -28,7 +28,7 @@ from outlive.resources.codec import decode
 from outlive.store.contract import Change, Malformed, Synced, Upsert
 from outlive.store.http_answers import WatchLine, change_of_line, decoded, lines_of
 from outlive.store.kubernetes.answers import api_error
-from outlive.store.rest import Credentials, RestStore
+from outlive.store.rest import RequestCredentials, RestStore
 from outlive.store.rules import check_document, check_metadata_patch, encode_checked, kind_of
 from outlive.store.tables import understood
 
@@ -124,10 +124,10 @@ class KubernetesStore(RestStore):
         body = None if document is None else msgspec.json.encode(document)
         return decoded(Any, await self._call(method, path, body=body, content_type=media_type))
 
-    async def _credentials(self) -> Credentials:
+    async def _credentials(self) -> RequestCredentials:
         return await self._access.credentials(self._clock)
 
-    async def _renew_credentials(self, refused: Credentials) -> bool:
+    async def _renew_credentials(self, refused: RequestCredentials) -> bool:
         return await self._access.renew(refused, self._clock)
 
     def _refusal(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
