@@ -35,6 +35,7 @@ from outlive.resources.commitments import (
     UsageHistory,
 )
 from outlive.resources.consoles import Console, Vnc
+from outlive.resources.foreign import FOREIGN_KINDS
 from outlive.resources.hosts import (
     Aggregate,
     Capabilities,
@@ -197,6 +198,16 @@ KINDS: dict[str, type[Resource]] = {
     )
 }
 """Every kind that Outlive stores, by name."""
+
+_KIND_OF: dict[tuple[str, str], type[Resource]] = {
+    (kind.info.api_version, kind.kind()): kind for kind in (*KINDS.values(), *FOREIGN_KINDS)
+}
+
+
+def find_kind(api_version: str, kind: str) -> type[Resource] | None:
+    """The kind of that group, version and name, ours or another's; ``None``: nothing is used of it."""
+    return _KIND_OF.get((api_version, kind))
+
 
 PLURALS: dict[str, type[Resource]] = {kind.info.plural: kind for kind in KINDS.values()}
 """Every kind, by its plural, which is its name in URLs and on the command line."""

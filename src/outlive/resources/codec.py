@@ -16,6 +16,7 @@ import msgspec
 from outlive.base import limits
 from outlive.base.errors import BadInput, Invalid
 from outlive.resources.amounts import Amounts
+from outlive.resources.foreign import ForeignResource
 from outlive.resources.meta import API_VERSION, R, Resource
 
 _LONG_NUMBER = re.compile(rb"[:\[,]-?[0-9]{19}")
@@ -69,9 +70,13 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 def decode(kind: type[R], raw: bytes | bytearray | memoryview | str) -> R:
     """A resource of that kind from JSON; ``Invalid`` names what is wrong."""
     try:
-        return cast("R", _decoder(kind).decode(raw))
+        found = cast("R", _decoder(kind).decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"not a {kind.__name__}: {error}", remedy="see docs/reference/resources.md") from None
+        raise Invalid(f"not a {kind.kind()}: {error}", remedy="see docs/reference/resources.md") from None
+    if not issubclass(kind, ForeignResource):
+        return found
+    document = raw.encode() if isinstance(raw, str) else bytes(raw)
+    return msgspec.structs.replace(found, api_version=kind.info.api_version, raw=document)
 
 
 def decode_as(kind: Any, raw: bytes | bytearray | memoryview | str) -> Any:

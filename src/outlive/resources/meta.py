@@ -103,14 +103,28 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     labels: Annotated[dict[str, str], at_most(1000)] = {}
     annotations: Annotated[dict[str, str], at_most(1000)] = {}
 
+    @property
+    def key(self) -> str:
+        """What tells the object from others of its kind: ``name``, or ``namespace/name``."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
 
 class ObjectRef(Part, frozen=True, kw_only=True):
-    """A reference to one object, of any cluster."""
+    """A reference to one object, of any kind and any cluster."""
 
     kind: str
     name: str
     uid: str = ""
     cluster: str = ""
+    api_version: str = API_VERSION
+    """Group and version of the kind: kinds of one name in two groups are two kinds."""
+    namespace: str = ""
+    """Of kinds that have namespaces; those of Outlive have none."""
+
+    @property
+    def key(self) -> str:
+        """What tells the object from others of its kind: ``name``, or ``namespace/name``."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
 class Condition(Part, frozen=True, kw_only=True):
@@ -164,6 +178,13 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How a kind is named and stored."""
 
     plural: str
+    kind: str = ""
+    """Its name where that is not the class's."""
+    group: str = GROUP
+    """Empty for the core of Kubernetes."""
+    version: str = VERSION
+    namespaced: bool = False
+    """Whether its objects lie in namespaces, so that their keys are ``namespace/name``."""
     short_names: tuple[str, ...] = ()
     halves: bool = True
     """Spec and status are written apart; a kind without halves is one document."""
@@ -173,6 +194,13 @@ class KindInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the name by which people call the object, which tables print before that of the object."""
     columns: tuple[tuple[str, str, int], ...] = ()
     """Printed columns: title, JSON path such as ``.status.host``, priority (0 always, 1 only in the wide view)."""
+
+    @property
+    def api_version(self) -> str:
+        """Group and version, as documents have it."""
+        if (self.group, self.version) == (GROUP, VERSION):
+            return API_VERSION  # the very default of references, which is left out of documents
+        return f"{self.group}/{self.version}" if self.group else self.version
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind"):
@@ -185,13 +213,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
     @classmethod
     def kind(cls) -> str:
-        """The kind's name."""
-        return cls.__name__
+        """The kind's name; kinds of other groups may have the same."""
+        return cls.info.kind or cls.__name__
 
     @classmethod
     def singular(cls) -> str:
         """The kind's name in lower case, as commands and manifests have it."""
-        return cls.__name__.lower()
+        return cls.kind().lower()
 
     @classmethod
     def has_status(cls) -> bool:
@@ -212,7 +240,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     def ref(self) -> ObjectRef:
         """A reference to exactly this incarnation."""
         meta = self.metadata
-        return ObjectRef(kind=self.kind(), name=meta.name, uid=meta.uid)
+        return ObjectRef(
+            kind=self.kind(),
+            name=meta.name,
+            uid=meta.uid,
+            api_version=self.info.api_version,
+            namespace=meta.namespace,
+        )
 
 
 R = TypeVar("R", bound=Resource)

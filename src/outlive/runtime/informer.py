@@ -116,18 +116,18 @@ class Informer(Generic[R]):
     def __len__(self) -> int:
         return len(self._objects)
 
-    def get(self, name: str) -> R | None:
-        """The object as it was last seen."""
-        return self._objects.get(name)
+    def get(self, key: str) -> R | None:
+        """The object of that key (``ObjectMeta.key``) as it was last seen."""
+        return self._objects.get(key)
 
     def items(self) -> list[R]:
-        """All objects, in name order."""
+        """All objects, in order of their keys."""
         if self._order is None:
             self._order = sorted(self._objects)
         return [self._objects[key] for key in self._order]
 
     def by_index(self, index: str, key: str) -> list[R]:
-        """The objects of that key in the index, in name order; ``KeyError`` for an index that was not declared."""
+        """The objects of that entry of the index, in order of their keys; ``KeyError`` for an undeclared index."""
         names = self._indexes[index].get(key)
         return [self._objects[name] for name in sorted(names)] if names else []
 
@@ -156,7 +156,7 @@ class Informer(Generic[R]):
         ``replaced`` is the version that the write was made against, or ``""`` for a creation: with it newer
         arrivals are told from older ones where that can be proven. Without it they wait (``PendingWrite``).
         """
-        key = obj.metadata.name
+        key = obj.metadata.key
         uid, version = obj.metadata.uid, obj.metadata.resource_version
         if self._is_past(key, uid, version, replaced):
             return
@@ -172,7 +172,7 @@ class Informer(Generic[R]):
 
         An object that was only marked, because of finalizers, shows again when that is seen.
         """
-        key = ref.name
+        key = ref.key
         now = self._objects.get(key)
         if now is None or now.metadata.uid != ref.uid or now.metadata.deletion_timestamp is not None:
             return
@@ -250,7 +250,7 @@ class Informer(Generic[R]):
         async for change in stream:
             match change:
                 case Upsert(object=obj):
-                    self._arrive(obj.metadata.name, obj)
+                    self._arrive(obj.metadata.key, obj)
                 case Malformed(ref=ref, why=why):
                     self._report_malformed(ref, why)
                 case Delete(ref=ref):
@@ -266,10 +266,10 @@ class Informer(Generic[R]):
     def _report_malformed(self, ref: ObjectRef, why: str) -> None:
         """Its last good state stays, and nobody else of its kind is held up."""
         if self._listed is not None:
-            self._listed.add(ref.name)
-        if self.malformed.get(ref.name) != why and len(self.malformed) < MALFORMED_MOST:
-            self.malformed[ref.name] = why
-            _log.warning("informer.malformed", kind=self.name, name=ref.name, why=why)
+            self._listed.add(ref.key)
+        if self.malformed.get(ref.key) != why and len(self.malformed) < MALFORMED_MOST:
+            self.malformed[ref.key] = why
+            _log.warning("informer.malformed", kind=self.name, name=ref.key, why=why)
 
     def _doubt(self) -> None:
         self.figures.resets += 1
@@ -322,7 +322,7 @@ class Informer(Generic[R]):
         self._show(key, obj)
 
     def _depart(self, ref: ObjectRef) -> None:
-        key = ref.name
+        key = ref.key
         self.malformed.pop(key, None)
         if self._listed is not None:
             self._listed.discard(key)

@@ -164,15 +164,15 @@ class _View(Generic[R]):
         """Take one change in."""
         match change:
             case Upsert(obj):
-                key = obj.metadata.name
+                key = obj.metadata.key
                 self.objects[key] = obj
                 if self._listed is not None:
                     self._listed.add(key)
             case Malformed(ref):
                 if self._listed is not None:
-                    self._listed.add(ref.name)
+                    self._listed.add(ref.key)
             case Delete(ref, _):
-                self.objects.pop(ref.name, None)
+                self.objects.pop(ref.key, None)
             case Reset():
                 self._listed = set()
             case Synced():
@@ -301,9 +301,9 @@ class FaultObservation(Generic[R]):
 def _name(change: Change[R]) -> str | None:
     match change:
         case Upsert(obj):
-            return obj.metadata.name
+            return obj.metadata.key
         case Delete(ref, _) | Malformed(ref):
-            return ref.name
+            return ref.key
         case _:
             return None
 

@@ -25,7 +25,8 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, Invalid, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.resources import API_VERSION, KINDS, ObjectRef, R, Resource
+from outlive.resources import KINDS, ObjectRef, R, Resource
+from outlive.resources.foreign import ForeignResource
 from outlive.store.contract import Change, Malformed, Page, Reset, Synced
 from outlive.store.http_answers import ListPage, decoded, object_of, refusal
 from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
@@ -83,7 +84,7 @@ class RestStore(abc.ABC):
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``."""
-        raw = await self._call("GET", self._path(kind, self._named(kind, name)), self._read_parameters(fresh))
+        raw = await self._call("GET", self._path(kind, name), self._read_parameters(fresh))
         return object_of(kind, raw, writing=False)
 
     async def list(
@@ -119,6 +120,7 @@ class RestStore(abc.ABC):
     async def create(self, obj: R) -> R:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind = type(obj)
+        _check_written_whole(kind)
         raw = await self._call("POST", self._path(kind), body=self._body(obj))
         return object_of(kind, raw, writing=True)
 
@@ -134,7 +136,8 @@ class RestStore(abc.ABC):
     async def _swap(self, obj: R, half: str) -> R:
         check_replaceable(obj)
         kind = type(obj)
-        path = self._path(kind, self._named(kind, obj.metadata.name)) + half
+        _check_written_whole(kind)
+        path = self._path(kind, obj.metadata.key) + half
         return object_of(kind, await self._call("PUT", path, body=self._body(obj)), writing=True)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
@@ -161,7 +164,7 @@ class RestStore(abc.ABC):
             metadata["uid"] = ref.uid
         body = msgspec.json.encode({"metadata": metadata})
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
-        return object_of(KINDS[ref.kind], raw, writing=True)
+        return object_of(kind_of(ref), raw, writing=True)
 
     def observe(self, kind: type[R], *, selector: Selector | None = None) -> RestObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
@@ -271,18 +274,30 @@ class RestStore(abc.ABC):
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in (parameters or {}).items())
         return f"{self._server}{path}{f'?{query}' if query else ''}"
 
-    def _path(self, kind: type[Resource], name: str = "") -> str:
-        if KINDS.get(kind.kind()) is not kind:
-            raise Invalid(f"kind {kind.kind()} is not kept here", remedy="use one of the kinds of this store")
-        return f"/apis/{API_VERSION}/{kind.info.plural}{'/' if name else ''}{quote(name, safe='')}"
+    def _path(self, kind: type[Resource], key: str | None = None) -> str:
+        """Of the kind, or of one of its objects; ``Invalid`` for a kind that the server does not serve, ``NotFound``
+        for a key that no object has."""
+        if not self._serves(kind):
+            raise Invalid(
+                f"kind {kind.kind()} of {kind.info.api_version} is not kept here",
+                remedy="use one of the kinds of this store",
+            )
+        info = kind.info
+        root = f"/apis/{info.api_version}" if info.group else f"/api/{info.api_version}"
+        if key is None:
+            return f"{root}/{info.plural}"
+        parts = key.split("/")
+        if len(parts) != 1 + info.namespaced or not {"", ".", ".."}.isdisjoint(parts):
+            raise not_found(kind, key)
+        namespace = f"/namespaces/{quote(parts[0], safe='')}" if info.namespaced else ""
+        return f"{root}{namespace}/{info.plural}/{quote(parts[-1], safe='')}"
 
-    def _named(self, kind: type[Resource], name: str) -> str:
-        if not name or name in (".", "..") or "/" in name:
-            raise not_found(kind, name)
-        return name
+    def _serves(self, kind: type[Resource]) -> bool:
+        """True for a kind that the server has; of those of others, only an API server of Kubernetes has any."""
+        return KINDS.get(kind.kind()) is kind
 
     def _path_of(self, ref: ObjectRef) -> str:
-        return self._path(kind_of(ref), self._named(kind_of(ref), ref.name))
+        return self._path(kind_of(ref), ref.key)
 
 
 class RestObservation(Generic[R]):
@@ -342,6 +357,14 @@ class RestObservation(Generic[R]):
             self._failure = failure
             if self._queue.empty():
                 self._queue.put_nowait(None)
+
+
+def _check_written_whole(kind: type[Resource]) -> None:
+    """``Invalid`` for a kind of others, of which nobody here knows all fields."""
+    if issubclass(kind, ForeignResource):
+        raise Invalid(
+            f"{kind.kind()} of {kind.info.api_version} is not written whole", remedy="change it by a JSON patch"
+        )
 
 
 def _closed() -> Unavailable:

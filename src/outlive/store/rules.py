@@ -17,7 +17,17 @@ from outlive.base import limits
 from outlive.base.clock import Instant, as_datetime
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, Invalid, LimitExceeded, NotFound
 from outlive.base.ids import Ids
-from outlive.resources import HOST_LABEL, KINDS, SHARES_LABEL, ObjectMeta, ObjectRef, R, Resource, check_name
+from outlive.resources import (
+    GROUP,
+    HOST_LABEL,
+    SHARES_LABEL,
+    ObjectMeta,
+    ObjectRef,
+    R,
+    Resource,
+    check_name,
+    find_kind,
+)
 from outlive.resources.codec import check_numbers, check_size, decode, encode
 from outlive.resources.list_limits import check_lists
 from outlive.resources.meta import check_object, check_version
@@ -116,7 +126,7 @@ def patch_metadata(
     annotations: Mapping[str, str | None],
 ) -> Write:
     """Set or (with ``None``) remove labels and annotations, where the kind allows that without a version."""
-    kind = batch.tables.kind_named(ref.kind)
+    kind = batch.tables.kind_of(ref)
     check_metadata_patch(kind, ref, labels)
     current, key = _referred(batch, ref, "")
     meta = _replace(
@@ -197,10 +207,10 @@ def check_has_status(kind: type[Resource]) -> None:
 
 def _referred(batch: Batch, ref: ObjectRef, uid: str) -> tuple[Resource, str]:
     """The current object that a reference names. A uid in the reference counts like one given beside it."""
-    kind = batch.tables.kind_named(ref.kind)
+    kind = batch.tables.kind_of(ref)
     if ref.cluster:
         raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
-    key = ref.name
+    key = ref.key
     current = _found(batch, kind, key)
     if any(wanted and wanted != current.metadata.uid for wanted in (uid, ref.uid)):
         raise _conflict(current, "is another object of the same name")
@@ -216,7 +226,10 @@ def _found(batch: Batch, kind: type[R], key: str) -> R:
 
 def not_found(kind: type[Resource], key: str) -> NotFound:
     """The error for an object that is not there."""
-    return NotFound(f"{kind.kind()}/{key} is not there", remedy=f"see outlive get {kind.info.plural}")
+    info = kind.info
+    if info.group == GROUP:
+        return NotFound(f"{kind.kind()}/{key} is not there", remedy=f"see outlive get {info.plural}")
+    return NotFound(f"{kind.kind()}/{key} of {info.api_version} is not there", remedy=f"see kubectl get {info.plural}")
 
 
 def _conflict(current: Resource, how: str) -> Conflict:
@@ -281,10 +294,14 @@ def check_document(obj: Resource) -> None:
 
 
 def kind_of(ref: ObjectRef) -> type[Resource]:
-    """The kind of a reference to an object that is kept here; ``Invalid``."""
-    kind = KINDS.get(ref.kind)
+    """The kind of a reference to an object of this cluster; ``Invalid``."""
+    kind = find_kind(ref.api_version, ref.kind)
     if kind is None:
-        raise Invalid(f"kind {ref.kind!r} is not kept here", place="kind", remedy="use one of the kinds of this store")
+        raise Invalid(
+            f"kind {ref.kind!r} of {ref.api_version} is not known",
+            place="kind",
+            remedy="use one of the kinds of this store",
+        )
     if ref.cluster:
         raise Invalid(f"{ref.kind}/{ref.name} is in cluster {ref.cluster!r}, not here", place="cluster")
     return kind

@@ -198,11 +198,14 @@ class Tables:
         if self.kinds.get(kind.kind()) is not kind:
             raise Invalid(f"kind {kind.kind()} is not kept here", remedy=f"one of {', '.join(sorted(self.kinds))}")
 
-    def kind_named(self, name: str) -> type[Resource]:
-        """The kind of that name, or ``Invalid``."""
-        if name not in self.kinds:
-            raise Invalid(f"kind {name!r} is not known", remedy=f"one of {', '.join(sorted(self.kinds))}")
-        return self.kinds[name]
+    def kind_of(self, ref: ObjectRef) -> type[Resource]:
+        """The kind of the reference, or ``Invalid``."""
+        kind = self.kinds.get(ref.kind)
+        if kind is None or kind.info.api_version != ref.api_version:
+            raise Invalid(
+                f"kind {ref.kind!r} of {ref.api_version} is not known", remedy=f"one of {', '.join(sorted(self.kinds))}"
+            )
+        return kind
 
     def table(self, kind: type[Resource]) -> Table:
         """The objects of one kind; ``Invalid`` if it is not kept here."""
@@ -281,6 +284,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 class _NamedMeta(msgspec.Struct, frozen=True):
     name: str = ""
+    namespace: str = ""
     uid: str = ""
 
 
@@ -303,7 +307,11 @@ def understood(kind: type[R], raw: bytes | msgspec.Raw) -> R | Malformed:
             named = _names.decode(bytes(raw)).metadata
         except msgspec.DecodeError:
             named = _NamedMeta()
-        return Malformed(ObjectRef(kind=kind.kind(), name=named.name, uid=named.uid), error.message)
+        api_version = kind.info.api_version
+        ref = ObjectRef(
+            kind=kind.kind(), name=named.name, uid=named.uid, api_version=api_version, namespace=named.namespace
+        )
+        return Malformed(ref, error.message)
 
 
 def labels_of(raw: bytes) -> dict[str, str]:

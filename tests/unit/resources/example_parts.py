@@ -19,7 +19,7 @@ META = r.ObjectMeta(
     annotations={"note": "any text, also ünïcode"},
 )
 AMOUNTS = r.Amounts({"cpu": 7500, "memory": 480 * 2**30, "gpu": 2})
-REF = r.ObjectRef(kind="VirtualMachine", name="vm-1", uid="u", cluster="c")
+REF = r.ObjectRef(kind="VirtualMachine", name="vm-1", uid="u", cluster="c", api_version="v1", namespace="s")
 READY = r.Condition(
     type="Ready",
     status="True",
@@ -62,7 +62,7 @@ COMMITTED = r.CommittedResourceSpec(
 )
 PLACED = r.PlacementDecision(
     timestamp=MOMENT,
-    pipeline_ref=r.ObjectRef(kind="Pipeline", name="p", uid="u", cluster="c"),
+    pipeline_ref=r.ObjectRef(kind="Pipeline", name="p", uid="u", cluster="c", api_version="v1", namespace="s"),
     intent="create",
     successful=True,
     target_host="h1",

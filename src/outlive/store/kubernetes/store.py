@@ -23,7 +23,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Invalid, OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.resources import ObjectRef, R, Resource
+from outlive.resources import ObjectRef, R, Resource, find_kind
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Malformed, Synced, Upsert
 from outlive.store.http_answers import WatchLine, change_of_line, decoded, lines_of
@@ -123,6 +123,9 @@ class KubernetesStore(RestStore):
         """What the server answers to a request about any object, of whatever group; errors as of every other call."""
         body = None if document is None else msgspec.json.encode(document)
         return decoded(Any, await self._call(method, path, body=body, content_type=media_type))
+
+    def _serves(self, kind: type[Resource]) -> bool:
+        return find_kind(kind.info.api_version, kind.kind()) is kind
 
     async def _credentials(self) -> RequestCredentials:
         return await self._access.credentials(self._clock)

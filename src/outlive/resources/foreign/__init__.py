@@ -1,0 +1,57 @@
+"""Kinds of others: Kubernetes itself, KubeVirt, and clouds whose hypervisors are Kubernetes objects."""
+
+from outlive.resources.foreign.base import ForeignPart, ForeignResource, foreign_kind
+from outlive.resources.foreign.kubernetes import (
+    KubernetesEvent,
+    KubernetesNode,
+    KubernetesPod,
+    KubernetesSecret,
+    Lease,
+    PersistentVolume,
+    PodDisruptionBudget,
+    VolumeAttachment,
+)
+from outlive.resources.foreign.kubevirt import (
+    ClusterUserDefinedNetwork,
+    InstanceMigration,
+    KubevirtVirtualMachine,
+    UserDefinedNetwork,
+    VirtualMachineInstance,
+)
+
+FOREIGN_KINDS: tuple[type[ForeignResource], ...] = (
+    ClusterUserDefinedNetwork,
+    InstanceMigration,
+    KubernetesEvent,
+    KubernetesNode,
+    KubernetesPod,
+    KubernetesSecret,
+    KubevirtVirtualMachine,
+    Lease,
+    PersistentVolume,
+    PodDisruptionBudget,
+    UserDefinedNetwork,
+    VirtualMachineInstance,
+    VolumeAttachment,
+)
+"""Every kind of others of which something is used."""
+
+__all__ = [
+    "FOREIGN_KINDS",
+    "ClusterUserDefinedNetwork",
+    "ForeignPart",
+    "ForeignResource",
+    "InstanceMigration",
+    "KubernetesEvent",
+    "KubernetesNode",
+    "KubernetesPod",
+    "KubernetesSecret",
+    "KubevirtVirtualMachine",
+    "Lease",
+    "PersistentVolume",
+    "PodDisruptionBudget",
+    "UserDefinedNetwork",
+    "VirtualMachineInstance",
+    "VolumeAttachment",
+    "foreign_kind",
+]
