@@ -21,6 +21,7 @@ from lab import guest, watchdog
 from lab.bmc import PASSWORD, USERNAME, Ipmi
 from lab.ceph import GUESTS_SECRET, POOL, Ceph
 from lab.hosts import NET, PROJECT, STORE, Host, Switch, Volume, hosts
+from lab.kubernetes import NAMESPACE, Kubernetes
 from lab.libvirtd import ALLOWED, Libvirtd
 from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.processes import LabError, Process, run, until
@@ -47,16 +48,28 @@ class Lab:
     """See the module. ``start`` and ``stop`` are idempotent."""
 
     def __init__(
-        self, state: Path, *, guests_count: int = GUESTS, homes: Sequence[str] = (), on_ceph: bool = False
+        self,
+        state: Path,
+        *,
+        guests_count: int = GUESTS,
+        homes: Sequence[str] = (),
+        on_ceph: bool = False,
+        on_kubernetes: bool = False,
     ) -> None:
-        """``homes``: the hosts on which guests begin, in turn; none: all. ``on_ceph``: their disks are images."""
+        """``homes``: the hosts on which guests begin, in turn; none: all. ``on_ceph``: their disks are images.
+        ``on_kubernetes``: the store is an API server; a lab that has one keeps it.
+        """
         self.state = state.resolve()
         self.switch = Switch(self.state)
         self.hosts = hosts(self.switch, HOSTS)
         self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
         self.homes = tuple(homes) or tuple(host.name for host in self.hosts)
         self.server = Process(self.state / "server.pid")
-        """``outlive up``: the store and all controllers."""
+        """``outlive up``: the store and all controllers; on Kubernetes ``outlive controller``."""
+        self.kubernetes: Kubernetes | None = None
+        folder = self.state / "kubernetes"
+        if on_kubernetes or folder.is_dir():
+            self.kubernetes = Kubernetes(folder, partial(self.switch.inside, "store"))
         self.disk_of_store = Volume(self.state / "store")
         self.ceph: Ceph | None = None
         if on_ceph:
@@ -106,6 +119,14 @@ class Lab:
         """What a guest wrote to its serial console, wherever it ran."""
         return self.state / "consoles" / f"{name}.log"
 
+    @property
+    def store_processes(self) -> dict[str, Process]:
+        """What the store is made of, by what people call it."""
+        if self.kubernetes is None:
+            return {"the store": self.server}
+        below = self.kubernetes
+        return {"the controller": self.server, "the API server": below.server, "etcd": below.etcd}
+
     # --- start and stop
 
     def start(self) -> Iterator[str]:
@@ -117,7 +138,7 @@ class Lab:
         with ThreadPoolExecutor() as threads:
             storage = threads.submit(self._start_storage)
             self.start_server()
-            yield f"outlive up listens at {self.url}"
+            yield f"outlive {'controller' if self.kubernetes else 'up'} listens at {self.url}"
             self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
             for host in self.hosts:
                 self._prepare(host)
@@ -145,6 +166,8 @@ class Lab:
             host.power_off()
             host.disk.unmount()
         self.server.stop()
+        if self.kubernetes is not None:
+            self.kubernetes.stop()
         if self.ceph is not None:
             self.ceph.stop()
         self.disk_of_store.unmount()
@@ -181,14 +204,20 @@ class Lab:
         self.switch.plug("store", STORE)
         (self.state / "settings.yaml").write_text(json.dumps(SETTINGS))
         program = str(Path(sys.executable).with_name("outlive"))
-        words = ["up", "--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
-        command = self.switch.inside("store", program, *words, "--config", str(self.state / "settings.yaml"))
+        words = ["--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
+        words += ["--config", str(self.state / "settings.yaml")]
+        if self.kubernetes is None:
+            words = ["up", *words]
+        else:
+            self.kubernetes.start()
+            words = ["controller", *words, "--kubeconfig", str(self.kubernetes.kubeconfig), "--namespace", NAMESPACE]
+        command = self.switch.inside("store", program, *words)
         self.server.start(command, self.state / "server.log")
-        until(self._server_answers, f"outlive up answers; see {self.state}/server.log", 90, 0.1)
+        until(self._server_answers, f"the server answers; see {self.state}/server.log", 90, 0.1)
 
     def _server_answers(self) -> bool:
         if not self.server.pid:
-            raise LabError(f"outlive up ended: see {self.state}/server.log")
+            raise LabError(f"the server ended: see {self.state}/server.log")
         try:
             self.outlive("get", "clusters", limit_s=30)
         except (LabError, OSError, KeyError, ValueError):

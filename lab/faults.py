@@ -21,7 +21,7 @@ from lab import story
 from lab.bmc import Ipmi
 from lab.cluster import Lab
 from lab.hosts import Host
-from lab.processes import LabError, until
+from lab.processes import LabError, Process, until
 
 LOOK_S = 0.2
 TOGETHER = 5
@@ -161,8 +161,9 @@ def heal(lab: Lab) -> None:
     """Take everything back, but that a host is armed or not."""
     lab.switch.heal()
     lab.disk_of_store.free()
-    lab.server.signal(signal.SIGCONT)
-    if not lab.server.pid:
+    for process in lab.store_processes.values():
+        process.signal(signal.SIGCONT)
+    if not all(process.pid for process in lab.store_processes.values()):
         lab.start_server()
     for host in lab.hosts:
         controller = lab.controller(host)
@@ -320,13 +321,21 @@ def _controller(act: Callable[[Ipmi], None], what: str) -> Fault:
 
 
 def _store_killed(lab: Lab, host: Host, random: Random) -> str:
-    lab.server.kill()
-    return "the store is killed"
+    name, process = _of_store(lab, random)
+    process.kill()
+    return f"{name} is killed"
 
 
 def _store_stopped(lab: Lab, host: Host, random: Random) -> str:
-    lab.server.signal(signal.SIGSTOP)
-    return "the store stands still"
+    name, process = _of_store(lab, random)
+    process.signal(signal.SIGSTOP)
+    return f"{name} stands still"
+
+
+def _of_store(lab: Lab, random: Random) -> tuple[str, Process]:
+    """One of the processes that the store is made of."""
+    processes = list(lab.store_processes.items())
+    return random.choice(processes) if len(processes) > 1 else processes[0]
 
 
 def _store_full(lab: Lab, host: Host, random: Random) -> str:
