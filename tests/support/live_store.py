@@ -325,11 +325,13 @@ class LiveStore(WorldStore):
     def heard(self, base: Resource | None, after: Resource) -> None:
         """A write was answered, by the task that carries its author."""
         version, kept = after.metadata.resource_version, self.look_at(after)
-        if version in self._past or (base is not None and base.metadata.resource_version == version):
+        ended = after.metadata.deletion_timestamp is not None and not after.metadata.finalizers
+        if ended and after.metadata.uid in self._gone:
             return
+        if not ended and (version in self._past or (base is not None and base.metadata.resource_version == version)):
+            return  # it changed nothing; one that has removed the object is answered with the old version as well
         if base is not None:
             base = self._past.get(base.metadata.resource_version, kept)
-        ended = after.metadata.deletion_timestamp is not None and not after.metadata.finalizers
         self._tell(after, base, None if ended else after)
 
     def heard_delete(self, ref: ObjectRef) -> None:
