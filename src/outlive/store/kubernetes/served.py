@@ -103,7 +103,7 @@ def fields_lacking(wanted: Mapping[str, Any], found: Mapping[str, Any], path: st
 def _schema(crd: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of the version that is used here."""
     versions = crd["spec"]["versions"]
-    found = next((one for one in versions if one["name"] == VERSION), {})
+    found: Mapping[str, Any] = next((one for one in versions if one["name"] == VERSION), {})
     schema: Mapping[str, Any] = found.get("schema", {}).get("openAPIV3Schema", {})
     return schema
 
