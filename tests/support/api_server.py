@@ -30,6 +30,14 @@ from outlive.store.kubernetes import ClusterAccess
 
 START_S = 120.0
 LOOK_S = 0.1
+CONTROLLER = "system:serviceaccount:outlive:outlive-controller"
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata", "users": [CONTROLLER]}, {"level": "None"}],
+}
+"""What the shared server writes down: each request of the controllers' own account."""
 
 
 def program() -> str:
@@ -279,7 +287,9 @@ def shared_server() -> ApiServer:
     """The server of this process, with Outlive's kinds; it ends with the process."""
     in_memory = Path("/dev/shm")  # etcd waits for the disk after each write
     folder = Path(tempfile.mkdtemp(prefix="outlive-api-server-", dir=in_memory if in_memory.is_dir() else None))
-    server = ApiServer(folder)
+    policy = folder / "audit-policy.json"
+    policy.write_text(json.dumps(AUDIT_POLICY))
+    server = ApiServer(folder, f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.stop)
     server.start()

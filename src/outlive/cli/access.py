@@ -271,14 +271,16 @@ async def all_objects(store: Store) -> list[Resource]:
 
 
 def check_store_there(directory: Path) -> None:
-    """``Refused`` where a server has run on a state directory whose store is gone: nothing new begins in its place.
+    """``Refused`` where a server has run on a state directory whose store is gone, or was moved: nothing begins there.
 
     A restore that was interrupted is ended before; ``InUse`` while a process works on the directory.
     """
     from outlive.store.sqlite.exchange import finish_interrupted
+    from outlive.store.sqlite.moved import check_not_moved
     from outlive.store.sqlite.store import DATABASE_FILE
 
     finish_interrupted(directory)
+    check_not_moved(directory)
     if (directory / TOKEN_FILE).exists() and not (directory / DATABASE_FILE).exists():
         raise Refused(
             f"a server has run here ({TOKEN_FILE} is there), but its store {DATABASE_FILE} is missing",

@@ -18,6 +18,7 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import ExitCode, OutliveError, Refused
 from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger
+from outlive.base.phrases import listing
 from outlive.base.random import system_random
 from outlive.cli.access import default_state_dir
 from outlive.cli.arguments import Yes
@@ -35,6 +36,9 @@ NAMESPACE = "outlive"
 _log = get_logger("controller")
 INCARNATION_S = 15.0
 """How often a controller looks whether somebody has said that etcd was restored."""
+KINDS_S = 60.0
+"""How often it looks whether the kinds are still those that it needs."""
+NAMED = 6
 Kubeconfig = Annotated[
     str, typer.Option("--kubeconfig", metavar="FILE", help="The API server; in a pod its service account.")
 ]
@@ -91,14 +95,17 @@ async def _run(
 
     garbage.spare()
     stopped = stop_signal()
-    await check_kinds_served(store)
+    if newer := await check_kinds_served(store):
+        say(f"the kinds on the API server are newer than this: upgrade the controllers ({listing(newer, most=NAMED)})")
     await _take_keys(store, directory, namespace)
     sections = await with_remembered_slots(store, sections)
     await store_settings(store, SystemClock(), sections)
     async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
         following = group.create_task(_follow_incarnation(store, namespace), name="incarnation")
+        checking = group.create_task(_follow_kinds(store), name="kinds")
         await serve(store, directory, sections, file, role_settings(sections), closing, stopped, backed_up=False)
         following.cancel()
+        checking.cancel()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
 
 
@@ -149,6 +156,22 @@ async def _follow_incarnation(store: KubernetesStore, namespace: str) -> None:
             store.become(await read_incarnation(store, namespace))
         except OutliveError as error:
             _log.warning("controller.incarnation_not_read", error=str(error))
+
+
+async def _follow_kinds(store: KubernetesStore) -> None:
+    """Notice when the kinds are replaced by those of an older version, or are gone. Until cancelled."""
+    from outlive.store.kubernetes.served import CRDS_PATH, check_kinds_served
+
+    while True:
+        await SystemClock().sleep(KINDS_S)
+        try:
+            await check_kinds_served(store)
+        except Refused as error:
+            store.troubles.failed("CHECK", CRDS_PATH, error)
+        except OutliveError as error:
+            _log.warning("controller.kinds_not_read", error=str(error))
+        else:
+            store.troubles.succeeded("CHECK", CRDS_PATH)
 
 
 async def restored(

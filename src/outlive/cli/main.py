@@ -78,6 +78,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "dump": Entry("objects", "Write the objects of a cluster as one file, for --state; this is no backup."),
     "backup": Entry("backup", "Write everything that a lost server needs into one file, and check it."),
     "restore": Entry("backup", "Put a backup back; the cluster is paused until its hosts have registered."),
+    "migrate-store": Entry(
+        "migrate_store", "Move a cluster from its state directory to a Kubernetes API server.", "migrate_store"
+    ),
     "restored": Entry("controller", "Say that the etcd of a Kubernetes store was restored: the cluster is paused."),
     "audit": Entry("audit", "Who did what to which object with which token: list, verify.", "app"),
     "tls": Entry("tls", "The server's own authority: replace it.", "app"),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from outlive.base.clock import Clock
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Unavailable
@@ -84,6 +84,7 @@ from outlive.store import Store, compare_and_swap
 from outlive.store.local import LocalStore
 from outlive.store.naming import MATCHES, beginning, matching, names_of
 from outlive.store.selectors import Selector
+from outlive.store.troubles import StoreFull, StoreTroubles
 
 REBALANCE_TASK = "rebalance"
 NEAR_QUOTA = 0.8
@@ -180,6 +181,8 @@ class UpRole:
         """What the process finds wrong with itself besides."""
         self.metrics = Metrics(settings.metrics.prefix)
         self.metrics.register_collector(self._collect_uses)
+        self._troubles: StoreTroubles | None = getattr(store, "troubles", None)
+        """What the API server refuses, where the store is one."""
         self.decisions = DecisionLog(clock)
         self.manager = Manager(clock, random.fork("manager"), self.metrics, ids)
         self._store = store
@@ -343,6 +346,11 @@ class UpRole:
             active.append(ActiveFault(FaultCode.STORE_QUOTA, cluster, {"what": listing(near, most=NAMED)}))
         if malformed := [f"{kind}/{name} ({why})" for kind, name, why in self.manager.malformed()]:
             active.append(ActiveFault(FaultCode.OBJECT_MALFORMED, cluster, {"what": listing(malformed, most=NAMED)}))
+        if lasting := self._troubles.lasting() if self._troubles is not None else ():
+            full = any(isinstance(one, StoreFull) for one in lasting)
+            code = FaultCode.STORE_NOT_WRITABLE if full else FaultCode.STORE_REFUSES
+            said = listing([str(one) for one in lasting], most=NAMED)
+            active.append(ActiveFault(code, cluster, {"why": said, "what": said}))
         active += [one for find in self.fault_sources for one in find()]
         return [unrecorded(one, self._clock.now()) for one in active]
 
@@ -353,7 +361,12 @@ class UpRole:
         for plural, (count, size_bytes) in uses.items():
             objects.add_metric([plural], count)
             size.add_metric([plural], size_bytes)
-        return [objects, size]
+        refused = CounterMetricFamily(
+            "store_refusals", "Requests that the API server refused or did not answer", labels=["verb", "code"]
+        )
+        for labels, times in sorted(self._troubles.counts.items()) if self._troubles is not None else ():
+            refused.add_metric(list(labels), times)
+        return [objects, size, refused]
 
     def _write_failure(self) -> str:
         return str(getattr(self._store, "write_failure", ""))

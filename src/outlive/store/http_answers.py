@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -180,17 +180,21 @@ def refusal(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     return kind(message, place=details.place, remedy=details.remedy)
 
 
-def not_believed(error: object, base: str) -> Unavailable:
+class Remedies(NamedTuple):
+    """What helps where no connection comes about."""
+
+    not_believed: str = "give the --fingerprint that outlive up printed there; see that this machine's clock is right"
+    not_reached: str = "is 'outlive up' running there?"
+
+
+def not_believed(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
     """The server could not prove who it is; nothing was sent."""
-    return Unavailable(
-        f"{base} is not believed: {error}",
-        remedy="give the --fingerprint that outlive up printed there; see that this machine's clock is right",
-    )
+    return Unavailable(f"{base} is not believed: {error}", remedy=remedies.not_believed)
 
 
-def not_reached(error: object, base: str) -> Unavailable:
+def not_reached(error: object, base: str, remedies: Remedies = Remedies()) -> Unavailable:
     """No connection was opened; nothing was sent."""
-    return Unavailable(f"{base} cannot be reached: {error}", remedy="is 'outlive up' running there?")
+    return Unavailable(f"{base} cannot be reached: {error}", remedy=remedies.not_reached)
 
 
 def lost(error: Exception, base: str, *, writing: bool) -> OutliveError:

@@ -13,7 +13,7 @@ import aiohttp
 from yarl import URL
 
 from outlive.base.errors import LimitExceeded, OutliveError
-from outlive.store.http_answers import ANSWER_BYTES, lost, not_believed, not_reached
+from outlive.store.http_answers import ANSWER_BYTES, Remedies, lost, not_believed, not_reached
 from outlive.store.http_calls import ANSWER_SECONDS, CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
 
 CONNECTIONS: Final = 64
@@ -28,8 +28,9 @@ PROBE_S: Final = 4
 class HttpSession:
     """Calls and watches of one client."""
 
-    def __init__(self, base: str, connections: int = CONNECTIONS) -> None:
+    def __init__(self, base: str, connections: int = CONNECTIONS, remedies: Remedies = Remedies()) -> None:
         self._base = base
+        self._remedies = remedies
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
@@ -99,9 +100,9 @@ class HttpSession:
     def _error_of(self, error: Exception, *, writing: bool) -> OutliveError:
         """What a failing connection means: certainly not applied, or perhaps."""
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-            return not_believed(getattr(error, "certificate_error", error), self._base)
+            return not_believed(getattr(error, "certificate_error", error), self._base, self._remedies)
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-            return not_reached(error, self._base)
+            return not_reached(error, self._base, self._remedies)
         return lost(error, self._base, writing=writing)
 
 

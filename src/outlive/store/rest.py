@@ -28,7 +28,7 @@ from outlive.base.random import Random
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.foreign import ForeignResource
 from outlive.store.contract import Change, Malformed, Page, Reset, Synced
-from outlive.store.http_answers import ListPage, decoded, object_of, refusal
+from outlive.store.http_answers import ListPage, Remedies, decoded, object_of, refusal
 from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
 from outlive.store.selectors import Selector
 from outlive.store.tables import understood
@@ -65,6 +65,7 @@ class RestStore(abc.ABC):
     """See ``outlive.store.contract.Store``."""
     connections = 64
     """To the server at the same time; each watch has one of its own."""
+    remedies = Remedies()
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class RestStore(abc.ABC):
         if self._session is None:
             from outlive.store.http_session import HttpSession
 
-            self._session = HttpSession(self._server, self.connections)
+            self._session = HttpSession(self._server, self.connections, self.remedies)
         return self._session
 
     def _url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:

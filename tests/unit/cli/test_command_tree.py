@@ -108,6 +108,7 @@ def test_a_command_of_hosts_is_the_same_without_its_noun() -> None:
 ASKING: Final = {
     "restore",
     "restored",
+    "migrate-store",
     "delete",
     "arm",
     "disarm",

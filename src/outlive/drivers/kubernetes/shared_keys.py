@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from outlive.base.errors import AlreadyExists, BadInput, NotFound
+from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.base.files import read_private, write_whole
 from outlive.store.kubernetes import KubernetesStore
 
 NAME: Final = "outlive-keys"
 INCARNATION: Final = "outlive.dev/store-incarnation"
 """Annotation of the Secret: changes when etcd was restored from a snapshot."""
+MOVING: Final = "outlive.dev/moving-from"
+"""Annotation of the Secret while objects are moved here from another store, whose incarnation it names; then
+``MOVED``."""
+MOVED: Final = "outlive.dev/moved-from"
 MERGE_PATCH: Final = "application/merge-patch+json"
 FILE_BYTES: Final = 64 * 1024
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
+    creation_timestamp: datetime | None = None
 
 
 class _Secret(msgspec.Struct, frozen=True):
@@ -37,14 +43,15 @@ class _Secret(msgspec.Struct, frozen=True):
 async def read_shared_keys(store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...]) -> bool:
     """Write the cluster's keys into the directory; False where it has none yet.
 
-    ``BadInput`` where the Secret lacks a file or is broken: nothing is written then.
+    ``BadInput`` where the Secret lacks a file or is broken, ``Refused`` while objects are moved here: nothing is
+    written then.
     """
-    try:
-        answer = await store.call("GET", f"{_path(namespace)}/{NAME}")
-    except NotFound:
+    secret = await _read(store, namespace)
+    if secret is None:
         return False
-    data = msgspec.convert(answer, _Secret).data
-    place = f"Secret {namespace}/{NAME}"
+    data, place = secret.data, f"Secret {namespace}/{NAME}"
+    if MOVING in secret.metadata.annotations:
+        raise Refused("a cluster is being moved here", place=place, remedy="repeat outlive migrate-store until it ends")
     found: dict[str, bytes] = {}
     for name in files:
         try:
@@ -74,13 +81,73 @@ async def share_keys(
     store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...], incarnation: str
 ) -> None:
     """Create the Secret from the files of the directory; where another server was first, take its keys instead."""
-    data = {name: base64.b64encode(_content(directory / name)).decode() for name in files}
-    metadata = {"name": NAME, "annotations": {INCARNATION: incarnation}}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
     try:
-        await store.call("POST", _path(namespace), secret)
+        await _create(store, namespace, _data(directory, files), {INCARNATION: incarnation})
     except AlreadyExists:
         await read_shared_keys(store, namespace, directory, files)
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of objects to this API server."""
+
+    incarnation: str
+    """That the store has afterwards."""
+    since: datetime
+    over: bool
+    """Whether all objects have been moved, and controllers may have run since."""
+
+
+async def begin_move(
+    store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str
+) -> Move:
+    """Create the Secret so that no controller starts before ``end_move``; or go on where this was done before.
+
+    ``source``: incarnation of the store that is moved. ``incarnation``: of the new one, if the move begins now.
+    ``Refused`` where the Secret is another cluster's, or has other keys; ``NotFound`` without the namespace.
+    """
+    place, data = f"Secret {namespace}/{NAME}", _data(directory, files)
+    secret = await _read(store, namespace)
+    if secret is None:
+        try:
+            await _create(store, namespace, data, {INCARNATION: incarnation, MOVING: source})
+        except NotFound as error:
+            remedy = f"kubectl create namespace {namespace}; or --namespace"
+            raise NotFound(error.message, place=place, remedy=remedy) from None
+        secret = await _read(store, namespace)
+    said = secret.metadata.annotations if secret is not None else {}
+    if secret is None or source not in (said.get(MOVING), said.get(MOVED)):
+        raise Refused(
+            "is there already: controllers of another cluster have run there",
+            place=place,
+            remedy="if nothing of that is needed: stop them, delete the Secret and all objects of outlive.dev",
+        )
+    if MOVED not in said and secret.data != data:
+        raise Refused("has other keys than the state directory", place=place, remedy="delete the Secret, and repeat")
+    assert secret.metadata.creation_timestamp is not None, "the server dates every object"
+    return Move(incarnation=said[INCARNATION], since=secret.metadata.creation_timestamp, over=MOVED in said)
+
+
+async def end_move(store: KubernetesStore, namespace: str, source: str) -> None:
+    """Let controllers start: all objects are there."""
+    change = {"metadata": {"annotations": {MOVING: None, MOVED: source}}}
+    await store.call("PATCH", f"{_path(namespace)}/{NAME}", change, MERGE_PATCH)
+
+
+async def _read(store: KubernetesStore, namespace: str) -> _Secret | None:
+    try:
+        return msgspec.convert(await store.call("GET", f"{_path(namespace)}/{NAME}"), _Secret)
+    except NotFound:
+        return None
+
+
+async def _create(store: KubernetesStore, namespace: str, data: dict[str, str], annotations: dict[str, str]) -> None:
+    metadata = {"name": NAME, "annotations": annotations}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+    await store.call("POST", _path(namespace), secret)
+
+
+def _data(directory: Path, files: tuple[str, ...]) -> dict[str, str]:
+    return {name: base64.b64encode(_content(directory / name)).decode() for name in files}
 
 
 def _content(path: Path) -> bytes:

@@ -93,6 +93,7 @@ class FaultCode(enum.StrEnum):
     # the server, the first for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
+    STORE_REFUSES = "store-refuses"
     OBJECT_MALFORMED = "object-malformed"
     AUDIT_NOT_WRITTEN = "audit-not-written"
     AUDIT_SUMMARIZED = "audit-summarized"
@@ -450,7 +451,13 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.CRITICAL,
         50,
         "the store cannot write, so nothing is planned, fenced or recovered: {why}",
-        "free space on the disk of the state directory, or repair it",
+        "free space where the store is, or repair it: the disk of the state directory, or etcd",
+    ),
+    FaultCode.STORE_REFUSES: FaultEntry(
+        Severity.CRITICAL,
+        50,
+        "the API server does not do what the controllers need, so that some of their work stands still: {what}",
+        "mend what it names; nothing is lost, and all of it is tried again",
     ),
     FaultCode.AUDIT_NOT_WRITTEN: FaultEntry(
         Severity.WARNING,

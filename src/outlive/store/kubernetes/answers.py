@@ -16,6 +16,7 @@ import msgspec
 from outlive.base import errors, limits
 from outlive.base.errors import OutliveError, Unavailable, Unknown
 from outlive.store.http_answers import Expired
+from outlive.store.troubles import StoreFull
 
 FORBIDDEN_REMEDY: Final = "give the account that role: deploy/kubernetes has it"
 CRDS_REMEDY: Final = "outlive crds | kubectl apply -f -"
@@ -50,7 +51,7 @@ _BY_STATUS: Final[Mapping[int, str]] = {
 }
 """The reason of an answer that gives none: something in between gave it."""
 _BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
-    ("database space exceeded", errors.LimitExceeded, FULL_REMEDY),
+    ("database space exceeded", StoreFull, FULL_REMEDY),
     ("exceeded quota", errors.LimitExceeded, "delete some, or raise the quota"),
     ("request is too large", errors.LimitExceeded, "make the object smaller"),
     ("etcdserver: no leader", Unavailable, "etcd has no quorum"),

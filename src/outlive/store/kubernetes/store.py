@@ -26,11 +26,12 @@ from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource, find_kind
 from outlive.resources.codec import decode
 from outlive.store.contract import Change, Malformed, Synced, Upsert
-from outlive.store.http_answers import WatchLine, change_of_line, decoded, lines_of
+from outlive.store.http_answers import Remedies, WatchLine, change_of_line, decoded, lines_of
 from outlive.store.kubernetes.answers import api_error
 from outlive.store.rest import RequestCredentials, RestStore
 from outlive.store.rules import check_document, check_metadata_patch, encode_checked, kind_of
 from outlive.store.tables import understood
+from outlive.store.troubles import StoreTroubles
 
 if TYPE_CHECKING:
     from outlive.store.http_calls import HttpCalls
@@ -71,6 +72,11 @@ class KubernetesStore(RestStore):
 
     connections = 256
     """Each kind is watched up to twice: by informers, and for those who watch the HTTP server of this process."""
+    remedies = Remedies(
+        not_believed="give the kubeconfig the authority that signed the API server's certificate now "
+        "(certificate-authority-data); see that this machine's clock is right",
+        not_reached="is the API server running there?",
+    )
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class KubernetesStore(RestStore):
         calls: HttpCalls | None = None,
     ) -> None:
         super().__init__(access.server, clock=clock, random=random, calls=calls)
+        self.troubles = StoreTroubles(clock)
         self._access = access
         self._silence_s = silence_s
         self._incarnation = ""
@@ -126,6 +133,23 @@ class KubernetesStore(RestStore):
 
     def _serves(self, kind: type[Resource]) -> bool:
         return find_kind(kind.info.api_version, kind.kind()) is kind
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        try:
+            answer = await super()._call(method, path, parameters, body=body, content_type=content_type)
+        except OutliveError as error:
+            self.troubles.failed(method, path, error)
+            raise
+        self.troubles.succeeded(method, path)
+        return answer
 
     async def _credentials(self) -> RequestCredentials:
         return await self._access.credentials(self._clock)
@@ -221,11 +245,16 @@ class KubernetesStore(RestStore):
                 if answer.status != 200:
                     raise api_error(answer.status, await read_answer(answer), writing=False)
                 began = True
+                self.troubles.succeeded("WATCH", path)
                 async for raw in lines_of(answer.content):
                     yield cast("WatchLine", decoded(WatchLine, raw))
         except Unavailable as error:
             if began and not isinstance(error.__cause__, TimeoutError) and error.__cause__ is not None:
                 raise _Broken(error.message) from None
+            self.troubles.failed("WATCH", path, error)
+            raise
+        except OutliveError as error:
+            self.troubles.failed("WATCH", path, error)
             raise
 
 

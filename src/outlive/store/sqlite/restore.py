@@ -24,6 +24,7 @@ from outlive.resources.cluster import CLUSTER, Pause
 from outlive.store.access import compare_and_swap
 from outlive.store.sqlite.database import FILE_MODE, Database, DirectoryLock
 from outlive.store.sqlite.exchange import Exchange, begin, finish
+from outlive.store.sqlite.moved import MOVED_FILE
 from outlive.store.sqlite.store import DATABASE_FILE, LOCK_FILE, SqliteStore
 
 VERSIONS_APART = 2**32
@@ -57,7 +58,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 async def restore(unpack: Unpack, directory: Path, *, clock: Clock, ids: Ids, leaves: Iterable[str] = ()) -> Restored:
     """Have the files that ``unpack`` writes take the place of those in ``directory``, the store among them.
 
-    ``leaves``: files that go as well, also where ``unpack`` wrote none of that name. ``InUse`` while a process works on
+    ``leaves``: files that go as well, also where ``unpack`` wrote none of that name; so does the note of a moved store,
+    since this is the way back. ``InUse`` while a process works on
     the directory; after any error, also of ``unpack``, the directory is as it was.
     """
     lock = DirectoryLock.take(directory, LOCK_FILE)
@@ -147,7 +149,7 @@ def _exchange(draft: Path, directory: Path, leaves: Iterable[str], when: str) ->
     names = sorted(path.name for path in draft.iterdir())
     incoming = [name for name in names if not _same(draft / name, directory / name)]
     stay = set(names) - set(incoming)
-    going = {*incoming, *(f"{DATABASE_FILE}{suffix}" for suffix in LOG_SUFFIXES), *leaves} - stay
+    going = {*incoming, *(f"{DATABASE_FILE}{suffix}" for suffix in LOG_SUFFIXES), MOVED_FILE, *leaves} - stay
     present = sorted(name for name in going if (directory / name).exists())
     end, number = f"{REPLACED}{when}", 1
     while any(directory.glob(f"*{end}*")):

@@ -1,0 +1,146 @@
+"""A cluster whose objects were moved to another store: every uid is another one, and no guest notices."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.loops import run
+from tests.support.node_worlds import cluster_of, holders, play, record, vm_of, waits
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Refused
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.drivers.kubernetes.shared_keys import Move
+from outlive.drivers.kubernetes.store_move import check_at_rest, move_objects, moved_object, read_objects
+from outlive.resources import (
+    Cluster,
+    Condition,
+    GuardRecord,
+    Holder,
+    Hypervisor,
+    MemberRecord,
+    Membership,
+    ObjectMeta,
+    Token,
+    VirtualMachine,
+)
+from outlive.resources.cluster import ClusterSpec, ClusterStatus
+from outlive.resources.memberships import SilentPeer
+from outlive.resources.vms import VirtualMachineStatus
+from outlive.simulation.spec import VmSpec
+from outlive.simulation.world import World
+from outlive.store.memory import MemoryStore
+
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+MOVE = Move(incarnation="new", since=SINCE, over=False)
+OLD, NEW = "10000000-0000-4000-8000-000000000001", "20000000-0000-4000-8000-000000000002"
+GONE = "30000000-0000-4000-8000-000000000003"
+_replace = msgspec.structs.replace
+
+
+def moved(obj: Any) -> Any:
+    return moved_object(obj, {OLD: NEW}, MOVE)
+
+
+def member(name: str = "kvm-1", **changes: Any) -> Membership:
+    return Membership(
+        metadata=ObjectMeta(name=name, uid=OLD), record=MemberRecord(machine_id="m", boot_id="b", **changes)
+    )
+
+
+async def move_beneath(world: World) -> None:
+    """Have the world's store be another one, into which its objects were moved."""
+    target = MemoryStore(LoopClock(), SeededIds(Random(99)))
+    await move_objects(await read_objects(world.store), target, MOVE, LoopClock())
+    world.store._backup = {kind: dict(table.snapshot()) for kind, table in target._tables}
+    world.store.restore()
+
+
+def test_hosts_take_over_what_they_run_and_no_guest_is_started_or_ended() -> None:
+    async def story(world: World) -> None:
+        runs = {vm: vm_of(world, vm).status.holders[0].run_id for vm in ("vm-1", "vm-2")}
+        before = {one.metadata.uid for one in world.store.all_of(Membership)}
+        await move_beneath(world)
+        assert not before & {one.metadata.uid for one in world.store.all_of(Membership)}
+        assert cluster_of(world).paused
+        assert waits(world) == ("kvm-1", "kvm-2")
+        await world.clock.sleep(30.0)
+        assert waits(world) == ()
+        assert {vm: vm_of(world, vm).status.holders[0].run_id for vm in runs} == runs
+        for number in (1, 2):
+            found = record(world, f"kvm-{number}")
+            assert (found.state, found.dead_through) == ("Held", found.epoch - 1)
+            assert holders(world, f"vm-{number}") == [(f"kvm-{number}", found.epoch, "running")]
+
+    play(story, vms=(VmSpec(name="vm-1", host="kvm-1"), VmSpec(name="vm-2", host="kvm-2")))
+
+
+def test_a_move_that_is_repeated_changes_nothing_and_what_another_wrote_is_refused() -> None:
+    async def twice() -> None:
+        source, target = (MemoryStore(LoopClock(), SeededIds(Random(seed))) for seed in (1, 2))
+        host = await source.create(Hypervisor(metadata=ObjectMeta(name="kvm-1")))
+        await source.create(member())
+        vm = await source.create(VirtualMachine(metadata=ObjectMeta(name="vm-1", finalizers=("outlive.dev/run",))))
+        named = (await source.get(Membership, "kvm-1")).metadata.uid
+        status = VirtualMachineStatus(holders=(Holder(hypervisor="kvm-1", member_uid=named, epoch=1),))
+        await source.replace_status(_replace(vm, status=status))
+        await source.delete(vm.ref)
+        objects = await read_objects(source)
+        counts = await move_objects(objects, target, MOVE, LoopClock())
+        assert counts == {"Cluster": 1, "Hypervisor": 1, "Membership": 1, "VirtualMachine": 1}
+        first = await read_objects(target)
+        there = await target.get(VirtualMachine, "vm-1")
+        assert there.deleting, "it goes once nobody may run it"
+        assert there.status.holders[0].member_uid == (await target.get(Membership, "kvm-1")).metadata.uid
+        await move_objects(objects, target, MOVE, LoopClock())
+        assert await read_objects(target) == first
+        await target.delete((await target.get(Hypervisor, "kvm-1")).ref)
+        await move_objects(objects, target, MOVE, LoopClock())
+        assert (await target.get(Hypervisor, "kvm-1")).metadata.uid != host.metadata.uid
+        await target.create(Hypervisor(metadata=ObjectMeta(name="stranger")))
+        with pytest.raises(Refused, match="Hypervisor/stranger"):
+            await move_objects(objects, target, MOVE, LoopClock())
+
+    run(twice())
+
+
+def test_what_names_an_object_names_it_by_its_new_uid_and_what_is_gone_stays_gone() -> None:
+    entries = tuple(Holder(hypervisor="kvm-1", member_uid=uid, epoch=2) for uid in (OLD, GONE))
+    vm = moved(VirtualMachine(metadata=ObjectMeta(name="vm-1"), status=VirtualMachineStatus(holders=entries)))
+    assert [one.member_uid for one in vm.status.holders] == [NEW, GONE]
+    host = Hypervisor(metadata=ObjectMeta(name="kvm-1"))
+    fencing = _replace(host.spec.fencing, requested=f"3@{OLD}|ann|smoke")
+    wanted = moved(_replace(host, spec=_replace(host.spec, fencing=fencing)))
+    assert wanted.spec.fencing.requested == f"3@{NEW}|ann|smoke"
+    assert moved(member(silent=(SilentPeer(host="kvm-2", uid=GONE),))).record.silent == ()
+
+
+def test_the_cluster_is_paused_and_knows_the_store_that_it_was_in() -> None:
+    status = ClusterStatus(store_incarnation="old", former_incarnations=("older",))
+    found = moved(Cluster(metadata=ObjectMeta(name="default"), status=status)).status
+    assert (found.store_incarnation, found.former_incarnations) == ("new", ("old", "older"))
+    assert found.pause.since == SINCE
+
+
+def test_times_and_generations_that_count_are_kept() -> None:
+    meta = ObjectMeta(name="t", generation=7, creation_timestamp=SINCE)
+    token = Token(metadata=meta, role="viewer", digest="sha256:" + "0" * 64)
+    assert moved(token).issued == SINCE
+    seen = tuple(Condition(type=str(n), status="True", observed_generation=n) for n in (7, 3))
+    host = Hypervisor(metadata=meta)
+    found = moved(_replace(host, status=_replace(host.status, conditions=seen)))
+    assert [one.observed_generation for one in found.status.conditions] == [1, 0], "it was up to date, and behind"
+
+
+def test_nothing_is_moved_while_a_host_could_be_fenced_or_end_its_vms_for_it() -> None:
+    disarmed = Cluster(metadata=ObjectMeta(name="default"), spec=ClusterSpec(disarmed="freeze"))
+    check_at_rest([Cluster(metadata=ObjectMeta(name="default")), member(state="Released")])
+    check_at_rest([disarmed, member()])
+    with pytest.raises(Refused, match="disarm --cluster --mode freeze"):
+        check_at_rest([Cluster(metadata=ObjectMeta(name="default")), member()])
+    with pytest.raises(Refused, match="still armed"):
+        check_at_rest([disarmed, member(guard=GuardRecord(armed=True, timeout_s=5.0))])
