@@ -9,7 +9,6 @@ import atexit
 import base64
 import gc
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -24,6 +23,8 @@ import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from lab.kubernetes import etcd_command, kubeconfig, make_keys, program, server_command
 
 from outlive.resources.schema import crds
 from outlive.store.kubernetes import ClusterAccess
@@ -40,34 +41,9 @@ AUDIT_POLICY = {
 """What the shared server writes down: each request of the controllers' own account."""
 
 
-def program() -> str:
-    """The API server's program: that of ``PATH``, or unpacked from what is beside the project; empty: there is none."""
-    if found := os.environ.get("KUBE_APISERVER") or shutil.which("kube-apiserver"):
-        return found
-    shared = os.environ.get("OUTLIVE_SHARED")
-    packed = Path(shared) / "lab/bin/kube-apiserver.xz" if shared else None
-    return _unpacked(packed) if packed is not None and packed.exists() else ""
-
-
 def can_run() -> bool:
     """Whether API server and etcd are there."""
     return shutil.which("etcd") is not None and shutil.which("openssl") is not None and program() != ""
-
-
-@lru_cache
-def _unpacked(packed: Path) -> str:
-    """Kept for later runs, like the environments of other components."""
-    folder = Path.home() / ".cache/outlive-tests"
-    found = packed.stat()
-    path = folder / f"kube-apiserver-{found.st_size}"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".kube-apiserver-{os.getpid()}"
-        with part.open("wb") as file:
-            subprocess.run(["xz", "-dc", str(packed)], stdout=file, check=True)
-        part.chmod(0o755)
-        part.replace(path)
-    return str(path)
 
 
 def _free_port() -> int:
@@ -95,25 +71,13 @@ class ApiServer:
         self.token = secrets.token_hex(16)
         self.tokens = {"admin": self.token}
         self._flags = flags
-        peer = f"http://127.0.0.1:{peer_port}"
-        self._etcd_command = [
-            *("etcd", "--name", "one", "--data-dir", str(folder / "etcd"), "--log-level", "error"),
-            *("--listen-client-urls", self.etcd_url, "--advertise-client-urls", self.etcd_url),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"one={peer}"),
-        ]
+        self._etcd_command = etcd_command(folder, self.etcd_port, peer_port)
         self.etcd: subprocess.Popen[bytes] | None = None
         self.server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start what does not run, and return when it is ready."""
-        key = self.folder / "sa.key"
-        if not key.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-            public = str(self.folder / "sa.pub")
-            subprocess.run(
-                ["openssl", "rsa", "-in", str(key), "-pubout", "-out", public], check=True, capture_output=True
-            )
+        make_keys(self.folder)
         rows = [f'{self.token},lab-admin,1,"system:masters"']
         rows += [f"{token},{user},{user}" for user, token in self.tokens.items() if user != "admin"]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
@@ -121,7 +85,7 @@ class ApiServer:
             self.etcd = self._spawn("etcd", self._etcd_command)
         self._wait(f"{self.etcd_url}/health", b"true", self.etcd, None)
         if self.server is None or self.server.poll() is not None:
-            self.server = self._spawn("server", self._server_command())
+            self.server = self._spawn("server", [*server_command(self.folder, self.port, self.etcd_url), *self._flags])
         insecure = ssl.create_default_context()
         insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
         self._wait(f"{self.url}/readyz", b"ok", self.server, insecure)
@@ -176,16 +140,7 @@ class ApiServer:
     def kubeconfig(self) -> Path:
         """A file for kubectl."""
         path = self.folder / "kubeconfig"
-        cluster = {"server": self.url, "certificate-authority": str(self.folder / "pki/apiserver.crt")}
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "one",
-            "clusters": [{"name": "one", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": self.token}}],
-            "contexts": [{"name": "one", "context": {"cluster": "one", "user": "admin"}}],
-        }
-        path.write_text(json.dumps(document))
+        path.write_text(kubeconfig(self.url, self.folder / "pki/apiserver.crt", self.token))
         path.chmod(0o600)
         return path
 
@@ -236,21 +191,6 @@ class ApiServer:
         request = urllib.request.Request(f"{self.etcd_url}/v3/{verb}", data=json.dumps(document).encode())
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
-
-    def _server_command(self) -> list[str]:
-        folder = self.folder
-        return [
-            *(program(), f"--etcd-servers={self.etcd_url}", "--storage-media-type=application/json"),
-            *("--bind-address=127.0.0.1", f"--secure-port={self.port}", f"--cert-dir={folder / 'pki'}"),
-            *("--insecure-port=0", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
-            *("--service-cluster-ip-range=10.96.0.0/24", f"--token-auth-file={folder / 'tokens.csv'}"),
-            *("--authorization-mode=RBAC", "--anonymous-auth=true", "--api-audiences=lab"),
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={folder / 'sa.pub'}",
-            f"--service-account-signing-key-file={folder / 'sa.key'}",
-            "--disable-admission-plugins=ServiceAccount,DefaultStorageClass,Priority,TaintNodesByCondition",
-            *("--enable-priority-and-fairness=false", "--profiling=false", "-v=1", *self._flags),
-        ]
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
