@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from outlive.guard.messages import MESSAGE_BYTES, Malformed, Request, parsed, refused
+from outlive.guard.messages import MESSAGE_BYTES, MalformedMessage, Request, parsed, refused
 
 CLIENTS: Final = 16
 """Connections at once."""
@@ -119,7 +119,7 @@ class Clients:
             return self._bad(client, f"a request has at most {MESSAGE_BYTES} bytes")
         try:
             request = parsed(line)
-        except Malformed as error:
+        except MalformedMessage as error:
             return self._bad(client, str(error))
         return self._send(client, handle(request))
 

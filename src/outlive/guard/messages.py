@@ -20,7 +20,7 @@ MESSAGE_BYTES: Final = 4096
 STATUS: Final = "status"
 
 
-class Malformed(Exception):
+class MalformedMessage(Exception):
     """A line that is no request; the message says what it lacks."""
 
 
@@ -32,20 +32,20 @@ class Request(NamedTuple):
 
 
 def parsed(line: bytes) -> Request:
-    """The request on a line, or ``Malformed``."""
+    """The request on a line, or ``MalformedMessage``."""
     try:
         document = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"not JSON: {error}") from None
+        raise MalformedMessage(f"not JSON: {error}") from None
     if not isinstance(document, dict):
-        raise Malformed('not an object: say {"do": …}')
+        raise MalformedMessage('not an object: say {"do": …}')
     identity, do = _whole(document, "id") if "id" in document else 0, document.get("do")
     if do == STATUS:
         return Request(identity, None)
     for name, (kind, members) in _REQUESTS.items():
         if do == name:
             return Request(identity, kind(*(read(document, member) for member, read in members.items())))
-    raise Malformed(f"do is {str(do)[:40]!r}: say {STATUS}, {', '.join(_REQUESTS)}")
+    raise MalformedMessage(f"do is {str(do)[:40]!r}: say {STATUS}, {', '.join(_REQUESTS)}")
 
 
 def request(identity: int, event: Event | None) -> bytes:
@@ -111,36 +111,36 @@ def _no_constant(word: str) -> NoReturn:
 def _number(document: Mapping[str, Any], name: str) -> float:
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Malformed(f"{name} is not a number")
+        raise MalformedMessage(f"{name} is not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise Malformed(f"{name} is not a finite number")
+        raise MalformedMessage(f"{name} is not a finite number")
     return number
 
 
 def _instants(document: Mapping[str, Any], name: str) -> Instants:
     value = document.get(name)
     if not isinstance(value, dict):
-        raise Malformed(f'{name} is not {{"bootS": …, "rawS": …}}')
+        raise MalformedMessage(f'{name} is not {{"bootS": …, "rawS": …}}')
     return Instants(_number(value, "bootS"), _number(value, "rawS"))
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int:
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Malformed(f"{name} is not a whole number")
+        raise MalformedMessage(f"{name} is not a whole number")
     if abs(value) >= 2**63:
-        raise Malformed(f"{name} is too large")
+        raise MalformedMessage(f"{name} is too large")
     return value
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or not value:
-        raise Malformed(f"{name} is not a text")
+        raise MalformedMessage(f"{name} is not a text")
     return value
 
 

@@ -228,7 +228,7 @@ class RestStore(abc.ABC):
         return {}
 
     def _refusal(self, status: int, raw: bytes, *, writing: bool) -> OutliveError:
-        """The error that an answer stands for."""
+        """The error that an answer means."""
         return refusal(status, raw, writing=writing)
 
     def _body(self, obj: Resource) -> bytes:
@@ -331,12 +331,12 @@ class RestObservation(Generic[R]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Stop; whoever waits for a change sees the end of the stream."""
+        """Stop; a pending wait for a change sees the end of the stream."""
         self._closed = True
         await self._stop()
 
     async def fail(self, failure: Exception) -> None:
-        """Stop; whoever waits for a change gets the failure."""
+        """Stop; a pending wait for a change raises the failure."""
         self._failure = self._failure or failure
         await self._stop()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.guard.clocks import Instants
-from outlive.guard.messages import Malformed, granted, parsed, refused, request
+from outlive.guard.messages import MalformedMessage, granted, parsed, refused, request
 from outlive.guard.states import Arm, Beat, CreateBegin, CreateEnd, Disarm
 
 
@@ -59,13 +59,13 @@ def test_every_request_is_read(line: dict, event: object) -> None:
     ],
 )
 def test_what_is_no_request_is_said_to_be_none(line: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedMessage):
         parsed(line)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "ignore")))
 def test_no_bytes_bring_the_parser_down(line: bytes) -> None:
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedMessage):
         assert parsed(line)
 
 

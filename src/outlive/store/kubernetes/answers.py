@@ -77,7 +77,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
-    """The error that an answer of this status stands for; of an event in a watch (status 0) its own code counts."""
+    """The error that an answer of this status means; of an event in a watch (status 0) its own code counts."""
     try:
         body = msgspec.json.decode(raw, type=_Status)
     except msgspec.DecodeError:
