@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.errors import Conflict, Invalid, NotFound, OutliveError, Unavailable
+from outlive.base.errors import BadInput, Conflict, Invalid, NotFound, OutliveError, Unavailable
 from outlive.resources.codec import decode
 from outlive.resources.foreign import ForeignResource, KubernetesPod
 from outlive.runtime.cluster_verbs import F, PatchOperation, ServedResource
@@ -55,7 +55,11 @@ class KubernetesVerbs:
                 "metadata": {"name": name, "namespace": namespace},
                 "deleteOptions": _delete_options(uid, "", grace_s),
             }
-            await self._store.call("POST", f"{self._store.path_of(KubernetesPod, key)}/eviction", document)
+            try:
+                await self._store.call("POST", f"{self._store.path_of(KubernetesPod, key)}/eviction", document)
+            except BadInput:  # also where the server is another one now, which takes another version
+                self._eviction = ""
+                raise
 
     async def delete(
         self, kind: type[ForeignResource], key: str, *, uid: str = "", version: str = "", grace_s: int | None = None
