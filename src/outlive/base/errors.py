@@ -13,7 +13,8 @@
     │   ├── AlreadyExists     (store) the name is taken
     │   └── Conflict          (store) the object changed since it was read
     ├── Unavailable        6  (store) certainly not applied
-    │   └── NotUnderstood     (store) it answers as another version does
+    │   ├── NotUnderstood     (store) it answers as another version does
+    │   └── TooManyRequests   it asks to wait, or forbids it for now
     ├── Unknown            6  (store) may have been applied: the answer was lost
     ├── Forbidden          7  the token does not allow it
     └── LimitExceeded      8  a named limit was reached
@@ -133,6 +134,17 @@ class NotUnderstood(Unavailable):
     """What was read is not what this version knows: that of another one."""
 
     code = "not-understood"
+
+
+class TooManyRequests(Unavailable):
+    """Not now: the server has too much to do, or something else has to happen before."""
+
+    code = "too-many-requests"
+
+    def __init__(self, message: str, *, place: str = "", remedy: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message, place=place, remedy=remedy)
+        self.retry_after_s = retry_after_s
+        """In how many seconds it may be tried again; absent: it is not known."""
 
 
 class Unknown(OutliveError):

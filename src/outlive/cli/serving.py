@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from outlive.drivers.backup_files import BackupSource
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
+    from outlive.inventory.mirror import InventoryCluster
     from outlive.placement.vms import VMSource
     from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
@@ -341,6 +342,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
             limes = Limes(domains, asked)
     if settings.upkeep.vm_source == "database":
         source = await closing.enter_async_context(synced_tables(settings))
+    clusters = _clusters(settings, closing)
     if settings.upkeep.placement == "http":
         from outlive.drivers.scheduler_client import SchedulerClient
 
@@ -352,11 +354,29 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         source=source,
         placement=placement,
         inventory=inventory,
+        clusters=clusters,
         limes=limes,
         domains=domains,
         nova=moves,
         offload=asyncio.to_thread,
     )
+
+
+def _clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[InventoryCluster, ...]:
+    """The clusters whose ``Hypervisor`` objects are hosts; ``BadInput`` for a kubeconfig that is none."""
+    if not settings.inventory.source:
+        return ()
+    from outlive.drivers.kubernetes.verbs import KubernetesVerbs
+    from outlive.inventory.mirror import InventoryCluster
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    found = []
+    for name, one in settings.inventory.clusters.items():
+        access = cluster_access(one.kubeconfig, one.context)
+        store = KubernetesStore(access, clock=SystemClock(), random=system_random())
+        closing.push_async_callback(store.close)
+        found.append(InventoryCluster(name, frozenset(one.zones), store, KubernetesVerbs(store)))
+    return tuple(found)
 
 
 def _scheduler_token(upkeep: FailoverUpkeepSettings) -> str:

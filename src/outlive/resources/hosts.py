@@ -300,7 +300,7 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     storage_lost: StorageLoss | None = None
     """Absent: storage serves all VMs here, or nobody says."""
     source: str = ""
-    """Where these facts come from: ``import``, ``nova``, ``daemon``."""
+    """Where these facts come from: ``import``, ``nova``, ``kvm.cloud.sap``, ``daemon``."""
     source_name: str = ""
     """What the source calls it, where that cannot be the name of an object: with upper case, ``_`` or other signs."""
     version: str = ""
@@ -324,6 +324,8 @@ _IMPORTED: Final = (
     "status.observedAt",
 )
 """What an import says of a host: nothing that the safety protocol reads."""
+_MIRRORED: Final = ("spec.customTraits", "spec.allowedProjects", "spec.groups", "spec.highAvailability")
+"""What a mirrored host's own object says is wanted of it."""
 _OF_ITS_DAEMON: Final = (
     "status.capabilities",
     "status.domainCapabilities",
@@ -350,7 +352,8 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
         writers=Writers(
             fields={
                 "spec": ("users", "import"),
-                "spec.overcommit": ("users", "import", "placement"),
+                "spec.overcommit": ("users", "import", "placement", "mirror"),
+                **dict.fromkeys(_MIRRORED, ("users", "import", "mirror")),
                 # to whom a secret is sent, and who is believed that the host is off
                 "spec.fencing.driver": ("admin",),
                 "spec.fencing.address": ("admin",),
@@ -360,6 +363,7 @@ class Hypervisor(Resource, frozen=True, kw_only=True, tag="Hypervisor"):
                 **dict.fromkeys(_IMPORTED, ("daemon", "mirror", "import")),
                 **dict.fromkeys(_OF_ITS_DAEMON, ("daemon",)),
                 "status.conditions": ("daemon", "mirror", "import", "recovery"),
+                "status.evicted": ("daemon", "mirror"),
                 "status.lost": ("recovery",),
                 "status.deaths": ("recovery",),
                 "status.quarantine": ("recovery",),

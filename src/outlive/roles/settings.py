@@ -16,7 +16,7 @@ from outlive.base.errors import BadInput
 from outlive.commitments.settings import CommitmentSettings
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import Demands, ProtectionSettings, check_protection
-from outlive.inventory.settings import OpenStackSettings
+from outlive.inventory.settings import InventorySettings, OpenStackSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.audit import AuditSettings
@@ -70,6 +70,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "scheduler": PlacementSettings,
     "commitments": CommitmentSettings,
     "openstack": OpenStackSettings,
+    "inventory": InventorySettings,
     "node": NodeSettings,
     "election": ElectionSettings,
     "metrics": MetricsSettings,
@@ -86,6 +87,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
 
     commitments: CommitmentSettings = CommitmentSettings()
     openstack: OpenStackSettings = OpenStackSettings()
+    inventory: InventorySettings = InventorySettings()
     node: NodeSettings = NodeSettings()
     election: ElectionSettings = ElectionSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -110,13 +112,27 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
             place="failoverUpkeep.vmSource",
             remedy="set openstack.cloud (docs/operating/openstack.md)",
         )
+    openstack: OpenStackSettings = sections["openstack"]
+    if sections["inventory"].source and openstack.cloud and openstack.inventory:
+        raise BadInput(
+            "hosts are to be kept from Nova and from objects in other clusters",
+            place="inventory.source",
+            remedy="set openstack.inventory: false",
+        )
+    if sections["inventory"].source and sections["scheduler"].overcommit_mappings:
+        raise BadInput(
+            "overcommit is to be set by traits, and taken over from the objects of hosts",
+            place="scheduler.overcommitMappings",
+            remedy="leave it to the objects: set it to []",
+        )
     return RoleSettings(
         failover=failover,
         upkeep=upkeep,
         protection=protection,
         scheduler=sections["scheduler"],
         commitments=sections["commitments"],
-        openstack=sections["openstack"],
+        openstack=openstack,
+        inventory=sections["inventory"],
         node=sections["node"],
         election=sections["election"],
         metrics=sections["metrics"],

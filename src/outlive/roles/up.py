@@ -34,6 +34,7 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
+from outlive.inventory.mirror import HypervisorMirror, InventoryCluster, MirrorCaches
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
@@ -118,6 +119,8 @@ class Ports:
     placement: PlacementPort | None = None
     inventory: InventorySource | None = None
     """Who hosts, VMs and flavors are kept from; ``None``: nobody but users and imports."""
+    clusters: tuple[InventoryCluster, ...] = ()
+    """Where ``Hypervisor`` objects are that hosts are kept from."""
     limes: Limes | None = None
     """Whose commitments are kept; ``None``: those of batches alone."""
     domains: DomainSource | None = None
@@ -263,6 +266,8 @@ class UpRole:
         self.commitments = self._add_commitments(ports, ids)
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
+        if ports.clusters:
+            self._add_mirror(ports, random, ids)
         if ports.limes is not None:
             self._add_sync(ports.limes, random)
         self.recorded_faults = self._informer(Fault)
@@ -535,6 +540,29 @@ class UpRole:
         )
         self.commitments.consistency.listing = syncer
         self.manager.add_task(SYNC_TASK, syncer.run, elector=self.elector, after_sync=True)
+
+    def _add_mirror(self, ports: Ports, random: Random, ids: Ids) -> None:
+        """Hosts are kept as their objects in other clusters are, by the process that leads."""
+        source = ports.source
+
+        async def placed() -> Mapping[str, str]:
+            if source is not None:
+                return {vm.id: vm.host for vm in (await source.list_vms()).vms}
+            return {vm.name: vm.host for vm in self.informers.vms.items()}
+
+        mirror = HypervisorMirror(
+            self._store,
+            ports.clusters,
+            self.settings.inventory,
+            MirrorCaches(self.informers.hypervisors, self.informers.reservations),
+            placed,
+            clock=self._clock,
+            random=random.fork("inventory"),
+            ids=ids,
+            metrics=self.metrics,
+            faults=FaultRecorder(self._store, self._clock, "inventory"),
+        )
+        self.manager.add_task(INVENTORY_TASK, mirror.run, elector=self.elector, after_sync=True)
 
     def _add_inventory(self, source: InventorySource, random: Random) -> None:
         """Hosts, VMs and flavors are kept as a source has them, by the process that leads."""

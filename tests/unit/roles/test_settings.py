@@ -56,6 +56,21 @@ def test_no_openstack_is_asked_unless_one_is_named(tmp_path: Path) -> None:
         ("openstack: {cloud: a, staleAfter: 1s}", "staleAfter"),
         ("openstack: {cloud: a, overlap: 2h}", "at most 1h"),
         ("openstack: {cloud: a, pageSize: 0}", "pageSize"),
+        ("inventory: {source: nova}", "inventory.source is 'nova'"),
+        ("inventory: {source: kvm.cloud.sap}", "clusters is empty"),
+        ("inventory: {clusters: {a: {}, b: {zones: [z]}}}", "clusters.a has no zones"),
+        ("inventory: {clusters: {a: {zones: [z]}, b: {zones: [z]}}}", "zone 'z' is of cluster a and of b"),
+        ("inventory: {clusters: {A_1: {}}}", "A_1"),
+        (
+            "{inventory: {source: kvm.cloud.sap, clusters: {a: {}}}, "
+            "scheduler: {overcommitMappings: [{overcommit: {cpu: 2.0}, hasTrait: X}]}}",
+            "overcommitMappings",
+        ),
+        ("inventory: {staleAfter: 0s}", "more than nothing"),
+        (
+            "{inventory: {source: kvm.cloud.sap, clusters: {a: {}}}, openstack: {cloud: a}}",
+            "openstack.inventory: false",
+        ),
         ("openstack: {cloud: a, interface: secret}", "interface"),
         ("openstack: {cloud: a, password: secret}", "not known"),
     ],

@@ -1,6 +1,7 @@
 """Kinds of others: Kubernetes itself, KubeVirt, and clouds whose hypervisors are Kubernetes objects."""
 
 from outlive.resources.foreign.base import ForeignPart, ForeignResource, foreign_kind
+from outlive.resources.foreign.cloud import CloudHypervisor, CloudReservation
 from outlive.resources.foreign.kubernetes import (
     KubernetesEvent,
     KubernetesNode,
@@ -20,6 +21,8 @@ from outlive.resources.foreign.kubevirt import (
 )
 
 FOREIGN_KINDS: tuple[type[ForeignResource], ...] = (
+    CloudHypervisor,
+    CloudReservation,
     ClusterUserDefinedNetwork,
     InstanceMigration,
     KubernetesEvent,
@@ -38,6 +41,8 @@ FOREIGN_KINDS: tuple[type[ForeignResource], ...] = (
 
 __all__ = [
     "FOREIGN_KINDS",
+    "CloudHypervisor",
+    "CloudReservation",
     "ClusterUserDefinedNetwork",
     "ForeignPart",
     "ForeignResource",

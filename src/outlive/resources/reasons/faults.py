@@ -88,8 +88,9 @@ class FaultCode(enum.StrEnum):
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
-    # the syncer of an inventory
+    # the syncer or the mirror of an inventory
     INVENTORY_STALE = "inventory-stale"
+    INVENTORY_LEFT_OUT = "inventory-left-out"
     # the server, the first for as long as it lasts
     STORE_NOT_WRITABLE = "store-not-writable"
     STORE_QUOTA = "store-quota"
@@ -445,7 +446,14 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         Severity.WARNING,
         20,
         "what is known of the hosts and VMs of {subject} is as of {since}: {why}",
-        "see to its Nova and Keystone; until they answer nothing is deleted, and what has changed there is not known",
+        "see to its Nova and Keystone, or its API server; until they answer nothing is deleted, and changes there are "
+        "not known",
+    ),
+    FaultCode.INVENTORY_LEFT_OUT: FaultEntry(
+        Severity.WARNING,
+        10,
+        "not as in its cluster, but as it was understood last: {what}",
+        "mend the objects there, or inventory.clusters in the settings",
     ),
     FaultCode.STORE_NOT_WRITABLE: FaultEntry(
         Severity.CRITICAL,

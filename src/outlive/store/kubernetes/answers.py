@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base import errors, limits
-from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.base.errors import OutliveError, TooManyRequests, Unavailable, Unknown
 from outlive.store.http_answers import Expired
 from outlive.store.troubles import StoreFull
 
@@ -31,7 +31,6 @@ _BY_REASON: Final[Mapping[str, tuple[type[OutliveError], str]]] = {
     "Expired": (Expired, "list it again"),
     "Invalid": (errors.Invalid, "see kubectl explain"),
     "BadRequest": (errors.BadInput, "see kubectl explain"),
-    "TooManyRequests": (Unavailable, "try again"),
     "MethodNotAllowed": (errors.Invalid, "is the server too old?"),
     "NotAcceptable": (errors.Invalid, "is the server too old?"),
     "UnsupportedMediaType": (errors.Invalid, "is the server too old?"),
@@ -47,7 +46,6 @@ _BY_STATUS: Final[Mapping[int, str]] = {
     410: "Gone",
     413: "RequestEntityTooLarge",
     422: "Invalid",
-    429: "TooManyRequests",
 }
 """The reason of an answer that gives none: something in between gave it."""
 _BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
@@ -57,6 +55,8 @@ _BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
     ("etcdserver: no leader", Unavailable, "etcd has no quorum"),
 )
 """What the server's reason does not tell, by its words."""
+THROTTLED_S: Final = 1.0
+"""When a server that throttles its clients has them come again: it says so in a header alone, and always this."""
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -67,6 +67,7 @@ class _Details(msgspec.Struct, frozen=True):
     name: str = ""
     kind: str = ""
     causes: tuple[_Cause, ...] = ()
+    retry_after_s: float | None = msgspec.field(default=None, name="retryAfterSeconds")
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -97,6 +98,9 @@ def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     fields = [one.field for one in details.causes]
     if status == 422 and fields == ["metadata.uid"]:
         return errors.Conflict(text, remedy="read it again and repeat")
+    if status == 429:
+        after_s = details.retry_after_s if body.reason else THROTTLED_S
+        return TooManyRequests(text, remedy="try again later", retry_after_s=after_s)
     reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
     if reason:
         error, remedy = _BY_REASON[reason]

@@ -131,6 +131,10 @@ class KubernetesStore(RestStore):
         body = None if document is None else msgspec.json.encode(document)
         return decoded(Any, await self._call(method, path, body=body, content_type=media_type))
 
+    def path_of(self, kind: type[Resource], key: str) -> str:
+        """Where an object is, for ``call``; ``NotFound`` for a key that no object of the kind has."""
+        return self._path(kind, key)
+
     def _serves(self, kind: type[Resource]) -> bool:
         return find_kind(kind.info.api_version, kind.kind()) is kind
 
