@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from outlive import __version__
 
@@ -150,7 +150,8 @@ def main() -> None:
 
 
 def _text(*objects: object) -> str:
-    return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=1000)
+    text: str = yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=1000)
+    return text
 
 
 if __name__ == "__main__":
