@@ -12,6 +12,7 @@ import yaml
 from tests.integration.test_controller import HOSTS, NAMESPACE, START_S, VMS, Controller, covered, until
 from tests.integration.test_controller import server as server
 from tests.support.api_server import CONTROLLER, ApiRefusal, ApiServer
+from tests.support.command import environment, spawned
 
 from outlive.resources.schema import crds
 
@@ -71,6 +72,10 @@ def controller(server: ApiServer, tmp_path: Path) -> Iterator[Controller]:
         process.kill()
 
 
+def controller_environment(controller: Controller) -> dict[str, str]:
+    return environment(OUTLIVE_SERVER=controller.url, OUTLIVE_TOKEN=f"@{controller.directory / 'token'}")
+
+
 def allowed() -> set[tuple[str, str]]:
     """API group and verb."""
     rules = [rule for one in manifests("account.yaml") for rule in one.get("rules", ())]
@@ -91,6 +96,8 @@ def test_the_account_of_the_controllers_may_do_what_they_do_and_nothing_without_
     (tmp_path / "vms.csv").write_text(VMS)
     controller.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
     until(lambda: len(covered(server)) == 8, "every VM is covered", START_S)
+    rotated = spawned("tls", "rotate", "--yes", env=controller_environment(controller))
+    assert (rotated.code, "none of them replaces it alone" in rotated.err) == (1, True), rotated.err
     for number in range(4):
         controller.outlive("delete", "vms", f"v{number}", "--yes")
     until(lambda: {one["verb"] for one in asked(server)} >= {"delete", "update"}, "slots change", START_S)

@@ -35,6 +35,14 @@ class Rotation(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     """Hosts that need not have the new authority; they have to join again."""
 
 
+async def refuse_rotation(_request: Request, _identity: Identity) -> Response:
+    """``Refused``: one of several servers that share an authority would show certificates that nobody else knows."""
+    raise Refused(
+        "several controllers share this authority, and none of them replaces it alone",
+        remedy="docs/operating/kubernetes.md#authority",
+    )
+
+
 class AuthorityRotation:
     """The handler."""
 

@@ -93,7 +93,7 @@ async def serve(
     from outlive import __version__
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Tokens, read_tokens
-    from outlive.api.authority import AuthorityRotation
+    from outlive.api.authority import AuthorityRotation, refuse_rotation
     from outlive.api.lifetimes import ExpiryGauges, StateToken, TokenService, TokenUpkeep, certificate_end, file_faults
     from outlive.api.server import serving
     from outlive.api.tokens import HostJoin, StoredTokens
@@ -199,6 +199,7 @@ async def serve(
 
     upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
     service = TokenService(store, stored, clock=clock)
+    rotate = AuthorityRotation(store, tls, clock).rotate if tls is not None else None
     deps = ApiDeps(
         store=store,
         clock=clock,
@@ -207,7 +208,7 @@ async def serve(
         join=HostJoin(store, stored, clock=clock, ids=ids, cluster_key=cluster_key).join,
         own_token=service.show,
         renew_token=service.renew,
-        rotate_authority=AuthorityRotation(store, tls, clock).rotate if tls is not None else None,
+        rotate_authority=rotate if backed_up else refuse_rotation,
         cluster_key=cluster_key,
         opened=unseal,
         backup=BackupDownload(source, clock, asyncio.to_thread).open if backed_up else None,
