@@ -210,16 +210,27 @@ class KubernetesStore(RestStore):
                 await self._clock.sleep(self._random.uniform(0.0, AGAIN_S))
 
     async def _pages(self, path: str, selector: Mapping[str, str]) -> AsyncGenerator[_ListPage, None]:
-        """All pages of one snapshot, read by quorum."""
-        token = {"limit": str(limits.PAGE_OBJECTS)}
-        while True:
-            before = self._newest if "continue" not in token else 0
-            page = cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **token})))
-            self._check_revision(page.metadata.resource_version, before)
-            yield page
-            if not page.metadata.continue_:
-                return
-            token["continue"] = page.metadata.continue_
+        """All pages of one snapshot, read by quorum; each one is fetched while the one before is decoded."""
+        before, first = self._newest, await self._page(path, selector)
+        self._check_revision(first.metadata.resource_version, before)
+        page: _ListPage | None = first
+        while page is not None:
+            token = page.metadata.continue_
+            coming = asyncio.create_task(self._page(path, selector, token), name="next page") if token else None
+            try:
+                yield page
+                page = await coming if coming is not None else None
+            finally:
+                if coming is not None:
+                    coming.cancel()
+                    await asyncio.wait([coming])
+                    _ = coming.cancelled() or coming.exception()  # nobody else asks for it
+            if page is not None:
+                self._check_revision(page.metadata.resource_version, 0)
+
+    async def _page(self, path: str, selector: Mapping[str, str], token: str = "") -> _ListPage:
+        query = {"limit": str(limits.PAGE_OBJECTS), **({"continue": token} if token else {})}
+        return cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **query})))
 
     def _check_revision(self, version: str, before: int) -> None:
         """``Unavailable`` for a listing that is older than another one was before it was asked for: etcd went back, and
