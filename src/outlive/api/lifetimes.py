@@ -11,6 +11,7 @@ end to tokens that have none, renews the token of the state directory, and repor
 from __future__ import annotations
 
 import hmac
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -122,12 +123,14 @@ class StateToken:
     """The token of a state directory: an admin's, renewed by the server itself when a third of its time is left.
 
     The time counts from when the file was written. Who has read the file just before goes on for ``OVERLAP``.
+    ``shared``: several servers have the same one, so that none renews it alone: somebody calls ``replace``.
     """
 
-    def __init__(self, path: Path, *, clock: Clock, ids: Ids) -> None:
+    def __init__(self, path: Path, *, clock: Clock, ids: Ids, shared: bool = False) -> None:
         self._path = path
         self._clock = clock
         self._ids = ids
+        self._shared = shared
         self._former: tuple[str, datetime] | None = None
         """Digest of the one before, and until when it is good."""
         self._adopt(ensure_token(path, ids))
@@ -145,11 +148,17 @@ class StateToken:
 
     def renew(self) -> bool:
         """Write another one where it is due; whether it was. ``OSError``."""
-        now = as_datetime(self._clock.now())
-        if now - self._issued < LASTS - LASTS / SHARE_LEFT:
+        if self._shared or not is_renewal_due(self._issued, self._clock):
             return False
-        secret, before = self._ids.token(), (self._digest, now + OVERLAP)
+        return self.replace(self._ids.token(), as_datetime(self._clock.now()))
+
+    def replace(self, secret: str, issued: datetime) -> bool:
+        """Have this one instead, made at that time; whether it is another one. ``OSError``."""
+        if hmac.compare_digest(digest_of(secret.encode()), self._digest):
+            return False
+        before = (self._digest, as_datetime(self._clock.now()) + OVERLAP)
         write_whole(self._path, secret.encode() + b"\n")
+        os.utime(self._path, (issued.timestamp(), issued.timestamp()))
         self._adopt(secret)
         self._former = before
         _log.info("token.renewed", token=STATE_NAME, until=self._issued + LASTS)
@@ -161,6 +170,11 @@ class StateToken:
         now = as_datetime(self._clock.now())
         written = datetime.fromtimestamp(self._path.stat().st_mtime, now.tzinfo)
         self._issued = min(now, written)
+
+
+def is_renewal_due(issued: datetime, clock: Clock) -> bool:
+    """Whether a third of the time is left, or less, of a server's own token that was made then."""
+    return as_datetime(clock.now()) - issued >= LASTS - LASTS / SHARE_LEFT
 
 
 class TokenUpkeep:

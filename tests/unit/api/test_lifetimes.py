@@ -306,6 +306,27 @@ def test_lines_of_a_file_that_end_and_an_old_file_are_faults(tmp_path: Path) -> 
     assert [one.fields["names"] for one in faults(clock.now())] == ["grafana"]
 
 
+def test_a_token_that_several_servers_share_is_replaced_by_somebody_and_the_one_before_is_good_for_ten_minutes(
+    tmp_path: Path,
+) -> None:
+    clock = Calendar()
+    kept = StateToken(tmp_path / "token", clock=clock, ids=SystemIds(), shared=True)
+    first = (tmp_path / "token").read_text().strip()
+    clock.ahead_s += 80 * DAY_S
+    assert not kept.renew()
+    made = as_datetime(clock.now() - 3600.0)
+    assert kept.replace("the-next-secret-of-all-servers", made)
+    assert not kept.replace("the-next-secret-of-all-servers", made)
+    found = kept.identify(b"the-next-secret-of-all-servers")
+    assert found is not None
+    assert found.expires is not None
+    assert abs((found.expires - made - LASTS).total_seconds()) < 1.0
+    assert kept.identify(first.encode()) is not None
+    clock.ahead_s += OVERLAP.total_seconds() + 1.0
+    with pytest.raises(Unauthenticated):
+        kept.identify(first.encode())
+
+
 def test_the_token_of_a_state_directory_is_renewed_and_the_one_before_is_good_for_ten_minutes(tmp_path: Path) -> None:
     clock, path = Calendar(), tmp_path / "token"
     kept = state(tmp_path, clock)

@@ -26,6 +26,8 @@ MOVING: Final = "outlive.dev/moving-from"
 """Annotation of the Secret while objects are moved here from another store, whose incarnation it names; then
 ``MOVED``."""
 MOVED: Final = "outlive.dev/moved-from"
+ISSUED: Final = "outlive.dev/token-issued"
+"""Annotation of the Secret: when its token was made, once one was renewed; before that when the Secret was."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 FILE_BYTES: Final = 64 * 1024
 
@@ -33,6 +35,7 @@ FILE_BYTES: Final = 64 * 1024
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
     creation_timestamp: datetime | None = None
+    resource_version: str = ""
 
 
 class _Secret(msgspec.Struct, frozen=True):
@@ -85,6 +88,39 @@ async def share_keys(
         await _create(store, namespace, _data(directory, files), {INCARNATION: incarnation})
     except AlreadyExists:
         await read_shared_keys(store, namespace, directory, files)
+
+
+class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """The token that all servers know."""
+
+    secret: str
+    issued: datetime
+    version: str
+    """Of the Secret that has it."""
+
+
+async def read_shared_token(store: KubernetesStore, namespace: str, file: str) -> SharedToken:
+    """The token, which the Secret has under the file's name. ``NotFound``, ``BadInput`` for a Secret that is broken."""
+    secret, place = await _read(store, namespace), f"Secret {namespace}/{NAME}"
+    if secret is None:
+        raise NotFound("it is gone", place=place, remedy="put it back from its backup")
+    meta = secret.metadata
+    try:
+        token = base64.b64decode(secret.data[file], validate=True).decode("ascii").strip()
+        issued = msgspec.convert(meta.annotations.get(ISSUED, meta.creation_timestamp), datetime, strict=False)
+    except (KeyError, ValueError, msgspec.ValidationError) as error:
+        raise BadInput(f"holds no token: {error}", place=place, remedy="put it back from a backup") from None
+    return SharedToken(secret=token, issued=issued, version=meta.resource_version)
+
+
+async def replace_shared_token(
+    store: KubernetesStore, namespace: str, file: str, before: SharedToken, secret: str, now: datetime
+) -> None:
+    """Have another token in the Secret. ``Conflict``: another server was first, or the Secret was changed."""
+    data = {file: base64.b64encode(f"{secret}\n".encode()).decode()}
+    annotations = {ISSUED: now.isoformat(timespec="seconds")}
+    change = {"metadata": {"resourceVersion": before.version, "annotations": annotations}, "data": data}
+    await store.call("PATCH", f"{_path(namespace)}/{NAME}", change, MERGE_PATCH)
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
