@@ -53,6 +53,7 @@ _BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
     ("exceeded quota", errors.LimitExceeded, "delete some, or raise the quota"),
     ("request is too large", errors.LimitExceeded, "make the object smaller"),
     ("etcdserver: no leader", Unavailable, "etcd has no quorum"),
+    ("failed calling webhook", Unavailable, "does a controller of Outlive run that the API server reaches?"),
 )
 """What the server's reason does not tell, by its words."""
 THROTTLED_S: Final = 1.0
