@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.attacks.test_roles import ATTACKS, ME, OTHER, furnish, seen
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.direct_matrix import cases, disagreements
 from tests.support.loops import run_real
-from tests.support.webhook import GROUP, STRANGER, controllers_store, open_to_all, sending, webhook
+from tests.support.webhook import GROUP, STRANGER, close_again, controllers_store, open_to_all, sending, webhook
 
 pytestmark = pytest.mark.component("kubernetes")
 OF_SAFETY = (Cluster, Election, Hypervisor, Membership, Reservation, VirtualMachine)
@@ -31,11 +32,12 @@ LIMIT_S = 120.0
 
 
 @pytest.fixture
-def server() -> ApiServer:
+def server() -> Iterator[ApiServer]:
     one = shared_server()
     one.empty()
     open_to_all(one)
-    return one
+    yield one
+    close_again(one)
 
 
 def test_both_doors_refuse_and_allow_the_same_of_what_safety_rests_on(server: ApiServer, tmp_path: Path) -> None:

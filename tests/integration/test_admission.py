@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,17 @@ import pytest
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.controllers import Controller
 from tests.support.loops import run_real
-from tests.support.webhook import GROUP, HOST, STRANGER, WEBHOOKS, open_to_all, sending, until_asked, webhook
+from tests.support.webhook import (
+    GROUP,
+    HOST,
+    STRANGER,
+    WEBHOOKS,
+    close_again,
+    open_to_all,
+    sending,
+    until_asked,
+    webhook,
+)
 
 from outlive.api.auth import Role
 from outlive.base.errors import Unavailable
@@ -26,11 +37,12 @@ MERGE = "application/merge-patch+json"
 
 
 @pytest.fixture
-def server() -> ApiServer:
+def server() -> Iterator[ApiServer]:
     one = shared_server()
     one.empty()
     open_to_all(one)
-    return one
+    yield one
+    close_again(one)
 
 
 def membership(name: str, **record: Any) -> dict[str, Any]:

@@ -90,6 +90,11 @@ def open_to_all(server: ApiServer) -> None:
             server.call("POST", f"{RBAC}/{plural}", document)
 
 
+def close_again(server: ApiServer) -> None:
+    """Take back what ``open_to_all`` gave."""
+    server.call("DELETE", f"{RBAC}/clusterrolebindings/open")
+
+
 class AsUser(ClusterAccess):
     """An administrator's credentials, with which somebody else is impersonated."""
 

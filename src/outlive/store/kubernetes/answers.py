@@ -19,6 +19,8 @@ from outlive.store.http_answers import Expired
 from outlive.store.troubles import StoreFull
 
 FORBIDDEN_REMEDY: Final = "give the account that role: deploy/kubernetes has it"
+DENIED: Final = "denied the request: "
+"""In what the API server says where a webhook refuses."""
 CRDS_REMEDY: Final = "outlive crds | kubectl apply -f -"
 FULL_REMEDY: Final = "etcd is full: compact and defragment it, then disarm its alarm"
 
@@ -105,6 +107,8 @@ def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
     if reason:
         error, remedy = _BY_REASON[reason]
+        if DENIED in text:  # it says itself what, where and what to do
+            return error(text)
         return error(text, place=fields[0] if fields else "", remedy=remedy)
     if writing:
         return Unknown(f"the API server answered {status}: {text}", remedy="read the object to see what became of it")
