@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 from tests.conformance.observers import following
 from tests.support.api_server import ApiServer, shared_server
+from tests.support.guards import Cgroups, Guard, Watchdog, closing, until
 from tests.support.hosts import Host
 from tests.support.loops import run_real
 from tests.support.webhook import controllers_store, sending, webhook
@@ -126,3 +128,37 @@ def test_a_host_renews_its_lease_on_the_api_server_with_its_own_account(server: 
         run_real(story())
     finally:
         host.close()
+
+
+def test_the_guard_of_an_armed_host_follows_what_the_api_server_acknowledges(server: ApiServer, tmp_path: Path) -> None:
+    account = server.account_kubeconfig("outlive-hosts", "kvm-1", tmp_path / "kvm-1.kubeconfig")
+    own = tmp_path / "guard"
+    own.mkdir()
+    with ExitStack() as stack:
+        dog = stack.enter_context(closing(Watchdog(own / "watchdog")))
+        guests = stack.enter_context(closing(Cgroups(own / "machine.slice")))
+        guests.start("guest")
+        options = ["--watchdog", str(dog.path), "--rehearsal", "--cgroup", str(guests.root)]
+        guard = stack.enter_context(closing(Guard(own, *options)))
+        host = stack.enter_context(closing(Host(tmp_path / "host", "kvm-1", "", tmp_path / "no-token")))
+        host.sections["server"] = {"store": "kubernetes", "kubeconfig": str(account)}
+        host.sections["guard"] = {"socket": str(guard.socket)}
+        host.configure()
+
+        async def story() -> None:
+            async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
+                made = await store.create(Cluster(metadata=ObjectMeta(name="default")))
+                status = ClusterStatus(store_incarnation="i", replicated=True)
+                await store.replace_status(_replace(made, status=status))
+                host.start()
+                await asyncio.to_thread(host.ready)
+                found = await store.get(Hypervisor, "kvm-1")
+                armed = _replace(found.spec.fencing, armed=True)
+                await store.replace(_replace(found, spec=_replace(found.spec, fencing=armed)))
+                await asyncio.to_thread(until, lambda: guard.status()["armed"], "it is armed", 20.0)
+                before = guard.status()["beat"]["bootS"]
+                await asyncio.to_thread(until, lambda: guard.status()["beat"]["bootS"] > before, "it renews", 20.0)
+                assert guard.status()["gate"] == "open"
+                assert guests.alive() == 1
+
+        run_real(story())
