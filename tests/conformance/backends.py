@@ -8,15 +8,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.conformance.claims import Subject, claims_of
-from tests.support.api import api
+from tests.support.api import TOKENS, api
 from tests.support.api_server import shared_server
 from tests.support.loops import run
 
+from outlive.api.auth import Role
 from outlive.base.clock import LoopClock, SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.store import Store
 from outlive.store.faults import FaultStore
+from outlive.store.http import HttpStore
 from outlive.store.kubernetes import KubernetesStore
 from outlive.store.memory import MemoryStore
 from outlive.store.sqlite import SqliteStore
@@ -56,6 +58,16 @@ async def http(_: Path) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
+async def next_server(_: Path) -> AsyncIterator[Store]:
+    """Two servers, of which the first is away."""
+    async with api() as server:
+        store = HttpStore(f"http://127.0.0.1:1,{server.url}", TOKENS[Role.ADMIN], clock=SystemClock(), random=Random(1))
+        yield store
+        await store.close()
+        await asyncio.sleep(GOODBYE_S)
+
+
+@asynccontextmanager
 async def kubernetes(_: Path) -> AsyncIterator[Store]:
     server = shared_server()
     server.empty()
@@ -70,6 +82,7 @@ BACKENDS: tuple[Subject[Store], ...] = (
     Subject("sqlite", sqlite),
     Subject("faults", faultless, run),
     Subject("http", http),
+    Subject("next-server", next_server),
     Subject("kubernetes", kubernetes, component="kubernetes"),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.api_server import ApiServer, shared_server
+from tests.support.controllers import Controller
 
 pytestmark = pytest.mark.component("kubernetes")
 NAMESPACE = "outlive"
@@ -24,52 +24,6 @@ BUSY_S = 30.0
 LOOK_S = 0.1
 HOSTS = "name,cpu,memory\n" + "".join(f"h{n},32,64Gi\n" for n in range(4))
 VMS = "id,name,cpu,memory,host\n" + "".join(f"v{n},v{n},2,4Gi,h{n % 4}\n" for n in range(8))
-
-
-class Controller:
-    """One process, with a directory of its own."""
-
-    def __init__(self, server: ApiServer, directory: Path) -> None:
-        self.directory = directory
-        self._server = server
-        self.process: subprocess.Popen[str] | None = None
-        self.url = ""
-
-    def start(self) -> None:
-        words = ["controller", "--listen", "127.0.0.1:0", "--state-dir", str(self.directory)]
-        words += ["--kubeconfig", str(self._server.kubeconfig())]
-        with (self.directory.parent / f"{self.directory.name}.log").open("ab") as log:
-            command = [sys.executable, "-m", "outlive", *words]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-
-    def wait_ready(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if "ready on " in line:
-                self.url = line.rpartition("ready on ")[2].strip()
-                return
-        raise AssertionError(f"it ended with {self.process.wait()}: see {self.directory}.log")
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
-
-    def answers(self) -> bool:
-        """Whether it reads and writes the store."""
-        env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
-        done = subprocess.run([sys.executable, "-m", "outlive", "get", "clusters"], capture_output=True, env=env)
-        return done.returncode == 0
-
-    def outlive(self, *words: str) -> str:
-        """What a command prints that asks this process."""
-        env = {**os.environ, "OUTLIVE_SERVER": self.url, "OUTLIVE_TOKEN": f"@{self.directory / 'token'}"}
-        done = subprocess.run([sys.executable, "-m", "outlive", *words], capture_output=True, text=True, env=env)
-        assert done.returncode in (0, 1), done.stderr
-        return done.stdout
 
 
 def until(holds: Callable[[], Any], what: str, limit_s: float) -> float:
@@ -145,7 +99,9 @@ def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leade
     other = second if leads is first else first
     leads.kill()
     (tmp_path / "vms.csv").write_text(VMS + "late,late,2,4Gi,h1\n")
-    other.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
+    both = f"{leads.url},{other.url}"
+    words = ["import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv")]
+    other.outlive(*words, server=both)
     until(lambda: "late" in covered(server), "the other one decides", TAKEN_OVER_S + BUSY_S)
     after = promises(server)
     assert {name: after[name][0] for name in before if name in after} == {name: before[name][0] for name in before}

@@ -109,7 +109,8 @@ def test_the_account_of_the_controllers_may_do_what_they_do_and_nothing_without_
     of = {(one["objectRef"].get("apiGroup", ""), one["verb"]) for one in used}
     assert of | set(UNUSED) == allowed()
     core = [one["objectRef"] for one in used if not one["objectRef"].get("apiGroup")]
-    assert {(one["resource"], one.get("name", "outlive-keys")) for one in core} == {("secrets", "outlive-keys")}
+    own = {("secrets", "outlive-keys"), ("secrets", "outlive-admission")}
+    assert {(one["resource"], one.get("name", "outlive-keys")) for one in core} == own
 
 
 def test_the_account_may_read_the_definitions_of_all_kinds() -> None:

@@ -24,11 +24,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lab.kubernetes import etcd_command, kubeconfig, make_keys, program, server_command
 
 from outlive.resources.schema import crds
 from outlive.store.kubernetes import ClusterAccess
 
+CLUSTER_SCOPED = ("ClusterRole", "ClusterRoleBinding", "Namespace", "ValidatingWebhookConfiguration")
+GROUPS = {"oskar": "outlive:operators"}
+"""Users that every server knows, and their groups."""
 START_S = 120.0
 LOOK_S = 0.1
 CONTROLLER = "system:serviceaccount:outlive:outlive-controller"
@@ -69,7 +73,7 @@ class ApiServer:
         self.url = f"https://127.0.0.1:{self.port}"
         self.etcd_url = f"http://127.0.0.1:{self.etcd_port}"
         self.token = secrets.token_hex(16)
-        self.tokens = {"admin": self.token}
+        self.tokens = {"admin": self.token} | {user: secrets.token_hex(16) for user in GROUPS}
         self._flags = flags
         self._etcd_command = etcd_command(folder, self.etcd_port, peer_port)
         self.etcd: subprocess.Popen[bytes] | None = None
@@ -79,7 +83,9 @@ class ApiServer:
         """Start what does not run, and return when it is ready."""
         make_keys(self.folder)
         rows = [f'{self.token},lab-admin,1,"system:masters"']
-        rows += [f"{token},{user},{user}" for user, token in self.tokens.items() if user != "admin"]
+        rows += [
+            f'{token},{user},{user},"{GROUPS.get(user, "")}"' for user, token in self.tokens.items() if user != "admin"
+        ]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
         if self.etcd is None or self.etcd.poll() is not None:
             self.etcd = self._spawn("etcd", self._etcd_command)
@@ -137,12 +143,40 @@ class ApiServer:
         """What clients believe."""
         return (self.folder / "pki/apiserver.crt").read_bytes()
 
-    def kubeconfig(self) -> Path:
-        """A file for kubectl."""
-        path = self.folder / "kubeconfig"
-        path.write_text(kubeconfig(self.url, self.folder / "pki/apiserver.crt", self.token))
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """A file for kubectl, as that user."""
+        path = self.folder / f"kubeconfig-{user}"
+        path.write_text(kubeconfig(self.url, self.folder / "pki/apiserver.crt", self.tokens[user]))
         path.chmod(0o600)
         return path
+
+    def account_kubeconfig(self, namespace: str, account: str, path: Path) -> Path:
+        """A file for a service account, which is made."""
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        for where, name in (("/api/v1/namespaces", namespace), (accounts, account)):
+            try:
+                self.call("POST", where, {"metadata": {"name": name}})
+            except ApiRefusal as error:
+                if error.code != 409:
+                    raise
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["lab"]}}
+        made = self.call("POST", f"{accounts}/{account}/token", request)
+        document = json.loads(self.kubeconfig().read_text())
+        document["users"] = [{"name": "admin", "user": {"token": made["status"]["token"]}}]
+        path.write_text(json.dumps(document))
+        path.chmod(0o600)
+        return path
+
+    def apply(self, path: Path, namespace: str) -> None:
+        """Create the documents of a manifest that are not there, in that namespace where they have one."""
+        for document in filter(None, yaml.safe_load_all(path.read_text())):
+            group = "api/v1" if document["apiVersion"] == "v1" else f"apis/{document['apiVersion']}"
+            within = "" if document["kind"] in CLUSTER_SCOPED else f"/namespaces/{namespace}"
+            try:
+                self.call("POST", f"/{group}{within}/{document['kind'].lower()}s", document)
+            except ApiRefusal as error:
+                if error.code != 409:
+                    raise
 
     def call(self, method: str, path: str, document: Any = None, kind: str = "application/json") -> Any:
         """What the server answers to an administrator."""

@@ -11,7 +11,24 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from outlive.resources import HOST_LABEL, SHARES_LABEL, Amounts, ObjectMeta, Resource
+from outlive.api.auth import HOSTS, Role
+from outlive.node.primary import ROLE
+from outlive.resources import (
+    HOST_LABEL,
+    SHARES_LABEL,
+    Amounts,
+    Assigned,
+    Console,
+    DecisionRecord,
+    Election,
+    Fault,
+    ObjectMeta,
+    ObjectRef,
+    Resource,
+    VirtualMachine,
+    VirtualMachineStatus,
+)
+from outlive.runtime.faults import REPORTER_LABEL, fault_name
 
 NAME = "kvm-1"
 """Of every object: that of the host whose token is tried, where it is one of a host."""
@@ -22,6 +39,8 @@ METADATA = {
     "metadata.annotations.a": {"annotations": {"a": "b"}},
     "metadata.finalizers": {"finalizers": ("outlive.dev/x",)},
 }
+TERM = 3
+"""In which the coordinator of the matrix is the primary."""
 R = TypeVar("R", bound=Resource)
 _replace = msgspec.structs.replace
 
@@ -45,6 +64,25 @@ def _leaves(struct: type[msgspec.Struct], path: str = "") -> Iterator[str]:
 def made(kind: type[R], name: str = NAME) -> R:
     """An object with what its type requires, and nothing else."""
     return _replace(_struct(kind, 1), metadata=ObjectMeta(name=name))
+
+
+def fitting(kind: type[Resource], role: Role) -> Resource:
+    """An object that a token of that role has to do with, as far as the rules besides the table ask for it."""
+    obj: Any = made(kind)
+    if isinstance(obj, VirtualMachine):
+        return _replace(obj, status=VirtualMachineStatus(assigned=Assigned(hypervisor=NAME)))
+    if isinstance(obj, Fault):
+        reporter = {Role.HOST: "daemon", Role.COORDINATOR: "fencer"}.get(role, "recovery")
+        labels = {REPORTER_LABEL: reporter} | ({HOST_LABEL: NAME} if role is Role.HOST else {})
+        subject = ObjectRef(kind="Hypervisor", name=NAME)
+        return _replace(obj, subject=subject, metadata=ObjectMeta(name=fault_name(obj.code, subject), labels=labels))
+    if isinstance(obj, Election):
+        return made(Election, ROLE if role in HOSTS else "failover")
+    if isinstance(obj, Console):
+        return _replace(obj, host=NAME)
+    if isinstance(obj, DecisionRecord):
+        return _replace(obj, by=f"node {NAME}")
+    return _replace(obj, term=TERM) if "term" in kind.__struct_fields__ and role is Role.COORDINATOR else obj
 
 
 def with_changed(obj: R, path: str) -> R:

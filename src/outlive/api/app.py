@@ -27,6 +27,7 @@ from starlette.routing import Route
 from outlive.api import kubernetes
 from outlive.api.audit import RequestAudit
 from outlive.api.auth import (
+    ADMISSION_PATH,
     ANYBODY,
     PEER,
     Access,
@@ -101,6 +102,13 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _log = get_logger("api")
 
 
+class Admission(NamedTuple):
+    """How writes are reviewed, and the key that says that the API server asks."""
+
+    review: Handler
+    key: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApiDeps:
     """What the server needs of the rest."""
@@ -141,6 +149,8 @@ class ApiDeps:
     """Counts requests that were refused."""
     audit_shares: TokenShares = field(default_factory=lambda: TokenShares(AuditSettings().token_bytes))
     """How much of the audit log each token may write."""
+    admission: Admission | None = None
+    """Reviews writes for a Kubernetes API server; absent: no process of this kind does."""
     authority: Callable[[], str] | None = None
     """The certificate (PEM) of the server's own authority, where it has one, and of the one that is to follow it."""
     queries: Mapping[str, Query] = field(default_factory=dict)
@@ -185,7 +195,8 @@ def create_app(deps: ApiDeps) -> Starlette:
         share=deps.settings.watches_per_token,
         gauge=lambda count: recorder.watches.set(float(count)),
     )
-    authenticator = Authenticator(deps.tokens, deps.scheduler_auth, deps.keystone)
+    key = deps.admission.key if deps.admission is not None else ""
+    authenticator = Authenticator(deps.tokens, deps.scheduler_auth, deps.keystone, key)
     limit_s = float(deps.settings.request_timeout)
 
     @asynccontextmanager
@@ -405,6 +416,8 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     screens = "The password of a VM's screens, for the host that is to run it"
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
+    reviews = "Review a write for the Kubernetes API server"
+    admission_path = f"{ADMISSION_PATH}/{{key}}"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
     return [
         Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
@@ -426,6 +439,11 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         *([Endpoint(BACKUP_PATH, backup, Access.BACKUP, backs_up, "operation")] if deps.backup else []),
         *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
         *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, screens, "operation")] if deps.opened else []),
+        *(
+            [Endpoint(admission_path, deps.admission.review, Access.ADMIT, reviews, "operation", ("POST",))]
+            if deps.admission
+            else []
+        ),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),
     ]
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from starlette.types import Scope
 
-from outlive.api.auth import HOSTS, Identity, Role
+from outlive.api.auth import ADMISSION_PATH, HOSTS, Identity, Role
 from outlive.api.middleware import ERROR, IDENTITY, REQUEST_ID
 from outlive.base.clock import Clock, as_datetime
 from outlive.resources import (
@@ -40,7 +40,7 @@ _RECORDED: Final = "recorded"
 """The key of a request that is in the log before it has ended."""
 SECRET_PATHS: Final = (KEY_PATH, SCREEN_PATH.partition("{")[0])
 VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
-UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/")
+UNAUDITED: Final = ("/scheduler/", "/apis/authorization.k8s.io/", ADMISSION_PATH)
 """Below these nothing is written, whatever the method."""
 _SECRET_KINDS: Final = (Secret, Console, Token)
 _WHOLE: Final = ("",)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import hmac
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,6 +74,8 @@ class Access(enum.StrEnum):
     EXPLAIN = "explain"
     KNOWN = "ask what it may"
     """Any token that is known."""
+    ADMIT = "ask whether a write is allowed"
+    """The API server that daemons write to; by the key in the path."""
     JOIN = "join"
     RENEW = "renew itself"
     TLS = "replace the authority of the server"
@@ -96,13 +99,15 @@ _SOLD: Final = frozenset({Access.LIQUID_QUOTA, Access.LIQUID_CHANGE})
 
 _OF_HOSTS: Final = frozenset({Access.CLUSTER_KEY, Access.SCREEN})
 """What is handed to hosts, which have to use it, and to nobody else."""
+_OF_NOBODY: Final = frozenset({Access.ADMIT})
+"""What no token is for."""
 _OF_ADMINS: Final = frozenset({Access.TLS, Access.BACKUP})
 """What only an administrator may."""
 _READER: Final = frozenset({Access.OPEN, Access.READ, Access.SURVEY, Access.EXPLAIN, Access.KNOWN, Access.LIQUID_READ})
 _HOST: Final = frozenset({Access.OPEN, Access.READ, Access.KNOWN, Access.WRITE})
 GRANTS: Final[dict[Role, frozenset[Access]]] = {
-    Role.ADMIN: frozenset(Access) - _OF_HOSTS - {Access.JOIN, Access.RENEW},
-    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - _OF_ADMINS - {Access.JOIN, Access.RENEW},
+    Role.ADMIN: frozenset(Access) - _OF_HOSTS - _OF_NOBODY - {Access.JOIN, Access.RENEW},
+    Role.OPERATOR: frozenset(Access) - _SOLD - _OF_HOSTS - _OF_ADMINS - _OF_NOBODY - {Access.JOIN, Access.RENEW},
     Role.VIEWER: _READER,
     Role.SCHEDULER: frozenset({Access.OPEN, Access.PLACE, Access.EXPLAIN, Access.KNOWN}),
     Role.LIQUID: _SOLD | {Access.OPEN, Access.KNOWN, Access.LIQUID_READ},
@@ -147,6 +152,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 ANYBODY: Final = Identity("anybody", Role.SCHEDULER)
 """Who asks without a token where none is asked for."""
+API_SERVER: Final = Identity("kubernetes-api-server", Role.SCHEDULER)
+"""Who sends reviews of writes."""
+ADMISSION_PATH: Final = "/admission"
+"""Before the key in the path: no log shows more of it."""
 
 
 def check_end(identity: Identity, now: Instant) -> None:
@@ -222,10 +231,17 @@ class KeystoneAccess(msgspec.Struct, frozen=True):
 class Authenticator:
     """Says who asks, and whether they may."""
 
-    def __init__(self, tokens: Tokens, scheduler_auth: SchedulerAuth, keystone: KeystoneAccess | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        scheduler_auth: SchedulerAuth,
+        keystone: KeystoneAccess | None = None,
+        admission_key: str = "",
+    ) -> None:
         self._tokens = tokens
         self._scheduler_auth = scheduler_auth
         self._keystone = keystone
+        self._admission_key = admission_key
 
     async def authenticate(self, request: Request, access: Access) -> Identity:
         """As ``identify``, which it is for every request without a token of Keystone. A bearer token goes first."""
@@ -253,6 +269,8 @@ class Authenticator:
         """The owner of the token; ``Unauthenticated``, or ``Forbidden`` where its role does not grant the access."""
         if access is Access.OPEN:
             return ANYBODY
+        if access is Access.ADMIT:
+            return self._identify_api_server(request)
         if access in (Access.PLACE, Access.EXPLAIN):
             if self._scheduler_auth == "none":
                 return ANYBODY
@@ -267,6 +285,14 @@ class Authenticator:
         identity = self._tokens.identify(request.headers.get("authorization", "").encode("latin-1"))
         allow(identity, access)
         return identity
+
+    def _identify_api_server(self, request: Request) -> Identity:
+        """Who knows the key, which goes out of the path before anything is logged."""
+        presented = request.path_params.get("key", "").encode()
+        request.scope["path"] = ADMISSION_PATH
+        if not self._admission_key or not hmac.compare_digest(presented, self._admission_key.encode()):
+            raise Unauthenticated("this is no key for reviews", remedy="apply what outlive admission prints")
+        return API_SERVER
 
 
 def _token_of(authorization: bytes) -> bytes:

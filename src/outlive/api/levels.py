@@ -46,6 +46,8 @@ class PriorityLevel(enum.StrEnum):
     """Everything else of hosts, coordinators, controllers, Nova and Limes."""
     PEOPLE = "people"
     """Of users, operators, viewers and admins."""
+    ADMISSION = "admission"
+    """Reviews of writes for a Kubernetes API server: leases of hosts that write there directly wait for them."""
     ANONYMOUS = "anonymous"
     """Without a token: pages, descriptions, and tokens that are not known."""
 
@@ -63,6 +65,7 @@ SEAT_LIMITS: Final[Mapping[PriorityLevel, SeatLimits]] = {
     PriorityLevel.PROTOCOL: SeatLimits(seats=256, share=8, queue=64),
     PriorityLevel.WORK: SeatLimits(seats=128, share=64, queue=256),
     PriorityLevel.PEOPLE: SeatLimits(seats=32, share=16, queue=128),
+    PriorityLevel.ADMISSION: SeatLimits(seats=64, share=64, queue=1024),
     PriorityLevel.ANONYMOUS: SeatLimits(seats=32, share=16, queue=64),
 }
 PROBES: Final = frozenset({"/healthz", "/livez", "/readyz"})
@@ -75,6 +78,8 @@ def level_of(identity: Identity, access: Access, route: str, request: Request) -
         return PriorityLevel.PROTOCOL
     if access is Access.OPEN:
         return PriorityLevel.ANONYMOUS
+    if access is Access.ADMIT:
+        return PriorityLevel.ADMISSION
     if identity.role in HOSTS:
         plural, write = request.path_params.get("plural", ""), request.method not in ("GET", "HEAD")
         lease = plural in _LEASES and (write or "name" in request.path_params)

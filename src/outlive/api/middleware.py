@@ -61,6 +61,7 @@ _GLOBAL_ID_HEADERS: Final = (b"x-global-request-id", b"x-openstack-global-reques
 _KUBERNETES: Final = ("/api", "/apis", "/openapi", "/version")
 _LIQUID: Final = "/commitments/"
 _SCHEDULER: Final = "/scheduler/"
+_ADMISSION: Final = "/admission/"
 _EVERY_ANSWER: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 """Where the answer says nothing else."""
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
@@ -108,7 +109,7 @@ class Recorder:
         self._seconds.labels(known, route).observe(seconds)
         if route.startswith(_SCHEDULER) and not state.get(PLACED):
             self._scheduler.labels(known, route, str(status), error).observe(seconds)
-        quiet = status < 400 and (method in ("GET", "HEAD") or route.startswith(_SCHEDULER))
+        quiet = status < 400 and (method in ("GET", "HEAD") or route.startswith((_SCHEDULER, _ADMISSION)))
         (_log.debug if quiet else _log.info)(
             "api.request",
             method=method,

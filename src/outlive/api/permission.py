@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write
+from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, read_refusal, visible_part
 from outlive.api.errors import Unauthenticated
 from outlive.base.errors import Forbidden, NotFound
 from outlive.base.logging import get_logger
@@ -14,6 +14,7 @@ from outlive.node.permissions import needed_facts
 from outlive.node.primary import ROLE
 from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, Token, VirtualMachine
 from outlive.resources.cluster import CLUSTER
+from outlive.resources.readers import OF_A_VM
 from outlive.store import Store, list_all, read
 
 _log = get_logger("api.tokens")
@@ -47,6 +48,20 @@ async def permit_write(store: Store, identity: Identity, before: Resource | None
         leads = election is not None and election.record.holder == host
         term = election.record.term if election is not None and leads else 0
         check_write(identity, before, after, facts, term=term)
+
+
+async def shown_part(store: Store, identity: Identity, obj: Resource) -> Resource | None:
+    """What the identity is shown of an object that it writes, or has written; ``None``: nothing."""
+    of_a_vm = identity.role in HOSTS and isinstance(obj, OF_A_VM)
+    return visible_part(identity, obj, vm=await read(store, VirtualMachine, obj.name) if of_a_vm else None)
+
+
+async def require_readable(store: Store, identity: Identity, current: Resource) -> Resource:
+    """What the writer is shown of the object; ``Forbidden``: nobody changes what it may not read."""
+    seen = await shown_part(store, identity, current)
+    if seen is None:
+        raise read_refusal(identity, type(current), current.name)
+    return seen
 
 
 async def _check_stored(store: Store, identity: Identity) -> None:

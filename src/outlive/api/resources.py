@@ -33,11 +33,8 @@ from outlive.api.admission import (
 from outlive.api.audit import CHANGED, DRY_RUN, TARGET
 from outlive.api.auth import (
     CHECKED,
-    HOSTS,
     Identity,
     may_write,
-    read_refusal,
-    visible_part,
 )
 from outlive.api.config import PATCH_ATTEMPTS
 from outlive.api.errors import success_document
@@ -54,7 +51,7 @@ from outlive.api.patches import (
     patched,
     same_but_labels,
 )
-from outlive.api.permission import permit_write, revoke_tokens
+from outlive.api.permission import permit_write, require_readable, revoke_tokens, shown_part
 from outlive.api.reads import ResourceReader
 from outlive.api.requests import (
     JSON,
@@ -85,7 +82,7 @@ from outlive.resources import (
 )
 from outlive.resources.codec import convert, decode
 from outlive.resources.documents import parse_request
-from outlive.resources.readers import OF_A_VM, restored
+from outlive.resources.readers import restored
 from outlive.resources.writers import changed_fields, given_fields
 from outlive.store import Store, read
 from outlive.store.memory import MemoryStore
@@ -157,18 +154,6 @@ class Resources:
             case _:
                 return await self._delete(request, identity, target)
 
-    async def _visible_part(self, identity: Identity, obj: Resource) -> Resource | None:
-        """What the identity is shown of an object that it writes, or has written; ``None``: nothing."""
-        of_a_vm = identity.role in HOSTS and isinstance(obj, OF_A_VM)
-        return visible_part(identity, obj, vm=await read(self._store, VirtualMachine, obj.name) if of_a_vm else None)
-
-    async def _require_readable(self, identity: Identity, target: Target, current: Resource) -> Resource:
-        """What the writer is shown of the object; ``Forbidden``: nobody changes what it may not read."""
-        seen = await self._visible_part(identity, current)
-        if seen is None:
-            raise read_refusal(identity, target.kind, target.name)
-        return seen
-
     async def _answer_write(
         self,
         request: Request,
@@ -182,7 +167,7 @@ class Resources:
         written itself."""
         fields = changed_fields(before, after) if before is not None else given_fields(after)
         request.scope["state"][CHANGED] = (after.name, tuple(fields), after.metadata.resource_version)
-        seen = await self._visible_part(identity, after)
+        seen = await shown_part(self._store, identity, after)
         return add_warnings(object_response(after if seen is None else seen, status), warnings)
 
     async def _store_for(self, request: Request, target: Target, name: str, *, dry_run: object = None) -> Store:
@@ -237,7 +222,7 @@ class Resources:
         current = await _read_current(store, target)
         obj = replacement(obj, current)
         obj = keep_owners(obj if target.status else keep_finalizer(obj, current), current)
-        obj = restored(current, await self._require_readable(identity, target, current), obj, status=target.status)
+        obj = restored(current, await require_readable(self._store, identity, current), obj, status=target.status)
         await self._check_permission(identity, target, current, obj)
         obj = obj if target.status else completed(obj)
         warnings = () if target.status else await self._check_admission(obj)
@@ -258,7 +243,7 @@ class Resources:
         attempt = 1
         while True:
             current = await (_find_current if applies and not target.status else _read_current)(store, target)
-            seen = await self._require_readable(identity, target, current) if current is not None else None
+            seen = await require_readable(self._store, identity, current) if current is not None else None
             if seen is None or applies:
                 document = applied(seen, patch, manager=manager, force=force)
                 wanted = named(convert(target.kind, document), target)

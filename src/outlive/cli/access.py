@@ -1,6 +1,7 @@
-"""Where a command finds the cluster: a state file, a running server, or the store in the state directory.
+"""Where a command finds the cluster: a state file, a server, a Kubernetes API server, or a state directory's store.
 
-In this order: ``--state FILE`` (offline, read only), ``--server URL``, the server that ``<state-dir>/server.json``
+In this order: ``--state FILE`` (offline, read only), ``--store kubernetes`` (an API server, whose webhook judges what
+is written), ``--server URL``, the server that ``<state-dir>/server.json``
 names, the store in the state directory itself, which a command that writes locks for as long as it runs
 (docs/reference/cli.md#where-the-state-is).
 """
@@ -8,6 +9,7 @@ names, the store in the state directory itself, which a command that writes lock
 from __future__ import annotations
 
 import contextlib
+import enum
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -21,7 +23,7 @@ import msgspec
 
 from outlive.api.config import AUTHORITY_FILE, SERVER_FILE, TOKEN_FILE, ServerFile
 from outlive.base.clock import Instant, SystemClock, as_datetime, as_instant
-from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Usage
+from outlive.base.errors import BadInput, Forbidden, NotFound, Refused, Unavailable, Usage
 from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
 from outlive.base.phrases import shown_time
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from outlive.resources import Resource
     from outlive.resources.memberships import RenewalSight
     from outlive.store import Store
+    from outlive.store.http import HttpStore
     from outlive.store.memory import MemoryStore
 
 TOKEN_BYTES = 4096
@@ -47,6 +50,15 @@ def default_state_dir() -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local" / "state") / "outlive"
 
 
+class StoreKind(enum.StrEnum):
+    """Where the cluster's objects are."""
+
+    SQLITE = "sqlite"
+    """In a state directory, or behind the server that runs on it or is named."""
+    KUBERNETES = "kubernetes"
+    """On a Kubernetes API server."""
+
+
 @dataclass(slots=True)
 class Access:
     """What the options say about where the state is."""
@@ -57,6 +69,9 @@ class Access:
     token: str | None = None
     fingerprint: str | None = None
     insecure: bool = False
+    store: StoreKind | None = None
+    kubeconfig: str = ""
+    context: str = ""
     taken_at: datetime | None = None
     """When the state file that was opened was taken."""
     taken_sight: RenewalSight | None = None
@@ -68,6 +83,19 @@ class Access:
     def directory(self) -> Path:
         """The state directory."""
         return self.state_dir if self.state_dir is not None else default_state_dir()
+
+    @property
+    def direct(self) -> bool:
+        """Whether an API server is asked itself. ``Usage`` where something else is named as well."""
+        if self.store is not StoreKind.KUBERNETES:
+            if self.kubeconfig or self.context:
+                given = "--kubeconfig" if self.kubeconfig else "--context"
+                raise Usage("is of a Kubernetes API server", place=given, remedy="give --store kubernetes too")
+            return False
+        if self.state is None and self.server:
+            what = f"both the API server and the server {self.server[:200]} are named"
+            raise Usage(what, place="--store kubernetes", remedy="leave --server and OUTLIVE_SERVER out, or --store")
+        return self.state is None
 
     @asynccontextmanager
     async def open(self, *, write: bool = False, or_empty: bool = False) -> AsyncIterator[Store]:
@@ -88,6 +116,8 @@ class Access:
                     "a state file is only read", place="--state", remedy="leave --state out, or use --state-dir"
                 )
             return self._offline(self.state)
+        if self.direct:
+            return self._cluster()
         if self.address:
             return await self._remote(self.address)
         return await self._local(write, or_empty)
@@ -106,6 +136,14 @@ class Access:
         store = MemoryStore(self.clock, SystemIds())
         store.load(objects)
         return store
+
+    def _cluster(self) -> Store:
+        from outlive.store.http_calls import BriefCalls
+        from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+        access = cluster_access(self.kubeconfig, self.context)
+        calls = BriefCalls(access.server, self.clock)
+        return KubernetesStore(access, clock=self.clock, random=system_random(), calls=calls)
 
     async def _remote(self, address: str) -> Store:
         if not address.startswith(("http://", "https://")):
@@ -132,7 +170,7 @@ class Access:
         from outlive.store.tls import origin, parse_fingerprints
 
         own = living_server(self.directory)
-        if own is None or origin(own.url) != origin(address):
+        if own is None or any(origin(own.url) != origin(one) for one in address.split(",")):
             return None
         if self.fingerprint and own.fingerprint and own.fingerprint not in parse_fingerprints(self.fingerprint):
             return None
@@ -143,14 +181,25 @@ class Access:
         or those of the system."""
         if not address.startswith("https://"):
             return None
-        from outlive.store.tls import fetch_authority, trusting
+        from outlive.store.tls import trusting
 
         if own is not None and own.fingerprint:
             authority = read_input(self.directory / AUTHORITY_FILE, limit=TOKEN_BYTES)
             return trusting(authority.decode("ascii", "replace"), pinned=own.fingerprint)
         if self.fingerprint:
-            return trusting(await fetch_authority(address, self.fingerprint), pinned=self.fingerprint)
+            return trusting(await self._fetch_authority(address), pinned=self.fingerprint)
         return None
+
+    async def _fetch_authority(self, address: str) -> str:
+        """The authority of the first of the servers that answers: all of them have the same."""
+        from outlive.store.tls import fetch_authority, split_addresses
+
+        assert self.fingerprint is not None
+        *others, last = split_addresses(address, insecure=self.insecure)
+        for one in others:
+            with contextlib.suppress(Unavailable):
+                return await fetch_authority(one, self.fingerprint)
+        return await fetch_authority(last, self.fingerprint)
 
     async def _local(self, write: bool, or_empty: bool) -> Store:
         from outlive.store.sqlite.store import DATABASE_FILE, SqliteStore, read_snapshot
@@ -175,19 +224,23 @@ class Access:
     @property
     def address(self) -> str:
         """Of the server that is asked: ``--server``, or that of the state directory; empty where none is."""
-        return "" if self.state is not None else self.server or running_server(self.directory)
+        if self.state is not None or self.direct:
+            return ""
+        return self.server or running_server(self.directory)
 
     @property
     def source(self) -> str:
         """Where the state is, in words."""
         if self.state is not None:
             return f"state file {self.state.name}"
+        if self.direct:
+            return f"Kubernetes API server of {self.context or 'the current context'}"
         return f"server {self.address}" if self.address else f"store in {self.directory}"
 
     @property
     def no_server(self) -> str:
         """Why no server answers about the state directory that is read; empty where one does, or a file is read."""
-        if self.state is not None or self.server or running_server(self.directory):
+        if self.state is not None or self.direct or self.server or running_server(self.directory):
             return ""
         server = _read_server_file(self.directory)
         if server is None:
@@ -227,6 +280,19 @@ class Access:
             )
         path = self.directory / TOKEN_FILE
         return read_token(path) if path.exists() else ""
+
+
+def require_server(store: Store, what: str, *, place: str = "--server") -> HttpStore:
+    """The store as a server has it, which alone can do ``what``; ``Usage`` for one that no server stands before."""
+    from outlive.store.http import HttpStore
+
+    if not isinstance(store, HttpStore):
+        raise Usage(
+            f"{what}, and none is asked",
+            place=place,
+            remedy="start outlive up, or name a server or controller with --server URL instead of --store kubernetes",
+        )
+    return store
 
 
 class WriteAccess(Access):

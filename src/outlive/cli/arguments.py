@@ -20,7 +20,7 @@ from outlive.cli.values import words
 
 COMPLETION_S: Final = 1.5
 """How long completion waits for the server."""
-_ACCESS: Final = ("state", "state_dir", "server", "token", "fingerprint", "insecure")
+_ACCESS: Final = ("state", "state_dir", "server", "token", "fingerprint", "insecure", "store")
 
 
 def completing(kind: str) -> Callable[[typer.Context, str], list[str]]:

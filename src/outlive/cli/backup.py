@@ -60,6 +60,9 @@ async def backup(
 
     if access.state is not None:
         raise Usage("a state file is no state directory", place="--state", remedy="leave --state out")
+    if access.direct:
+        remedy = "take a snapshot of etcd, and back the Secret outlive-keys up: docs/operating/kubernetes.md"
+        raise Usage("a Kubernetes store is backed up with its etcd", place="--store kubernetes", remedy=remedy)
     if access.server is not None:
         if passphrase or passphrase_file is not None or recipient:
             raise Usage(

@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from outlive.base.errors import ExitCode
-from outlive.cli.access import Access, WriteAccess
+from outlive.cli.access import Access, StoreKind, WriteAccess
 from outlive.cli.output import Form, ListForm, ObjectOutput, Output, Report, write
 from outlive.cli.parameters import PlainCommand, PlainGroup
 from outlive.runtime.selector import FairLoop
@@ -42,7 +42,12 @@ _ACCESS = {
     ],
     "server": Annotated[
         str | None,
-        typer.Option("--server", metavar="URL", envvar="OUTLIVE_SERVER", help="Ask this server instead."),
+        typer.Option(
+            "--server",
+            metavar="URL",
+            envvar="OUTLIVE_SERVER",
+            help="Ask this server instead; of several equal ones a,b.",
+        ),
     ],
     "token": Annotated[
         str | None,
@@ -60,6 +65,23 @@ _ACCESS = {
     "insecure": Annotated[
         bool,
         typer.Option("--insecure", envvar="OUTLIVE_INSECURE", help="Send the token over plain HTTP if need be."),
+    ],
+    "store": Annotated[
+        StoreKind | None,
+        typer.Option(
+            "--store", envvar="OUTLIVE_STORE", help="kubernetes: ask the API server itself.", case_sensitive=False
+        ),
+    ],
+    "kubeconfig": Annotated[
+        str,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="Of --store kubernetes; else KUBECONFIG, a pod's account, ~/.kube/config.",
+        ),
+    ],
+    "context": Annotated[
+        str, typer.Option("--context", metavar="NAME", envvar="OUTLIVE_CONTEXT", help="Of the kubeconfig.")
     ],
 }
 _WRITE_ACCESS = {name: option for name, option in _ACCESS.items() if name != "state"}
@@ -85,7 +107,14 @@ WATCH_SECONDS = 2.0
 """Pause between two runs of a command that is watched."""
 _CLEAR = "\x1b[H\x1b[2J"
 _HELP = {"help_option_names": ["-h", "--help"]}
-_DEFAULTS: dict[str, Any] = {"form": Form.TABLE, "watch": False, "insecure": False, "no_headers": False}
+_DEFAULTS: dict[str, Any] = {
+    "form": Form.TABLE,
+    "watch": False,
+    "insecure": False,
+    "no_headers": False,
+    "kubeconfig": "",
+    "context": "",
+}
 
 
 def share_options(kind: type, options: dict[str, Any], defaults: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive.base.errors import ExitCode, Usage
-from outlive.cli.access import Access
+from outlive.base.errors import ExitCode
+from outlive.cli.access import Access, require_server
 from outlive.cli.output import Report, cut_table
 from outlive.cli.snapshot import Config, look
 from outlive.cli.vm_names import VmColumns, vm_columns
@@ -114,9 +114,6 @@ async def _facts(access: Access, config: Any) -> tuple[Any, VmColumns]:
 
 async def _repaired(access: Access) -> Any:
     """What the server has repaired; ``Usage`` where none is asked."""
-    from outlive.store.http import HttpStore
-
     async with access.open(write=True) as store:
-        if not isinstance(store, HttpStore):
-            raise Usage("repairs are the server's", place="--apply", remedy="start outlive up, or name --server URL")
-        return await store.command(REPAIR_PATH, {})
+        server = require_server(store, "a server repairs", place="--apply")
+        return await server.command(REPAIR_PATH, {})

@@ -15,13 +15,14 @@ import typer
 
 from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode, OutliveError, Refused
+from outlive.base.errors import ExitCode, NotFound, OutliveError, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger
 from outlive.base.phrases import listing
 from outlive.base.random import system_random
 from outlive.cli.access import default_state_dir
 from outlive.cli.arguments import Yes
+from outlive.cli.output import write, yaml_text
 from outlive.cli.questions import ask
 from outlive.cli.serving import say, serve, stop_signal
 from outlive.cli.settings import config_file, load, store_settings, with_remembered_slots
@@ -89,7 +90,10 @@ def _make_directory(directory: Path) -> None:
 async def _run(
     store: KubernetesStore, directory: Path, sections: Mapping[str, Any], file: Path | None, namespace: str
 ) -> ExitCode | None:
+    from outlive.api.admission_review import AdmissionReviews
+    from outlive.api.app import Admission
     from outlive.base import garbage
+    from outlive.drivers.kubernetes.shared_keys import admission_key
     from outlive.roles.settings import role_settings
     from outlive.store.kubernetes.served import check_kinds_served
 
@@ -99,11 +103,23 @@ async def _run(
         say(f"the kinds on the API server are newer than this: upgrade the controllers ({listing(newer, most=NAMED)})")
     await _take_keys(store, directory, namespace)
     sections = await with_remembered_slots(store, sections)
-    await store_settings(store, SystemClock(), sections)
+    key = await admission_key(store, namespace, SystemIds().token())
+    reviews = AdmissionReviews(store, SystemClock(), namespace)
     async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
         following = group.create_task(_follow_incarnation(store, namespace), name="incarnation")
         checking = group.create_task(_follow_kinds(store), name="kinds")
-        await serve(store, directory, sections, file, role_settings(sections), closing, stopped, backed_up=False)
+        await serve(
+            store,
+            directory,
+            sections,
+            file,
+            role_settings(sections),
+            closing,
+            stopped,
+            backed_up=False,
+            admission=Admission(reviews.review, key),
+            prepare=lambda: store_settings(store, SystemClock(), sections),
+        )
         following.cancel()
         checking.cancel()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
@@ -172,6 +188,44 @@ async def _follow_kinds(store: KubernetesStore) -> None:
             _log.warning("controller.kinds_not_read", error=str(error))
         else:
             store.troubles.succeeded("CHECK", CRDS_PATH)
+
+
+async def admission(
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="Where each API server reaches a controller; else the Service.")
+    ] = "",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Namespace = NAMESPACE,
+) -> None:
+    """Print the webhook by which an API server asks the controllers before each write of Outlive's kinds, as YAML.
+
+    For daemons and people that write to the API server directly: outlive admission | kubectl apply -f -. Whoever reads
+    it can ask which writes are allowed, and nothing else.
+    """
+    from outlive.api.admission_review import webhook_manifest
+    from outlive.drivers.kubernetes.shared_keys import admission_key, read_authority
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    if url and not url.startswith("https://"):
+        raise Usage(f"{url[:200]!r} is no address", place="--url", remedy="write one such as https://127.0.0.1:8443")
+    store = KubernetesStore(cluster_access(kubeconfig, context), clock=SystemClock(), random=system_random())
+    try:
+        key = await admission_key(store, namespace)
+        authority = await read_authority(store, namespace, AUTHORITY_FILE)
+    except NotFound as error:
+        remedy = "start the controllers first: they make it"
+        raise NotFound(error.message, place=f"namespace {namespace}", remedy=remedy) from None
+    finally:
+        await store.close()
+    write(yaml_text(webhook_manifest(authority, key, namespace=namespace, url=url)))
+
+
+def cluster_roles() -> None:
+    """Print roles of a Kubernetes cluster for those who write to its API server directly, as YAML."""
+    from outlive.resources.cluster_roles import cluster_roles as made
+
+    write("---\n".join(yaml_text(one) for one in made()))
 
 
 async def restored(

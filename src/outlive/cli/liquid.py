@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from outlive.base.errors import BadInput, ExitCode, NotFound, OutliveError, Refused, Unavailable, Usage
-from outlive.cli.access import Access, WriteAccess
+from outlive.cli.access import Access, WriteAccess, require_server
 from outlive.cli.arguments import Yes
 from outlive.cli.commitments_ask import (
     Amount,
@@ -54,12 +54,8 @@ class LiquidCalls:
 @asynccontextmanager
 async def serving(access: Access) -> AsyncIterator[tuple[Store, LiquidCalls]]:
     """The server's objects, and its LIQUID service; ``Usage`` where no server runs."""
-    from outlive.store.http import HttpStore
-
     async with access.open(write=True) as store:
-        if not isinstance(store, HttpStore):
-            raise Usage("commitments are made by the server", remedy="start outlive up, or name --server URL")
-        yield store, LiquidCalls(store)
+        yield store, LiquidCalls(require_server(store, "a server makes commitments"))
 
 
 async def request(

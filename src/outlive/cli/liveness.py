@@ -34,7 +34,7 @@ async def read_sight(store: Store, access: Access, hosts: dict[str, Hypervisor])
         return access.taken_sight or sight_of_conditions(hosts.values(), now)
     question = getattr(store, "question", None)
     if question is None:
-        return sight_without_server(now)
+        return sight_of_conditions(hosts.values(), now) if access.direct else sight_without_server(now)
     try:
         found: RenewalSight = convert(RenewalSight, await question("/liveness"))
     except NotFound:  # a server of an older version

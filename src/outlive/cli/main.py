@@ -86,6 +86,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "tls": Entry("tls", "The server's own authority: replace it.", "app"),
     "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, rotate, revoke.", "app"),
     "decide": Entry("decide", "Replay a decision on data from a file."),
+    "admission": Entry("controller", "Print the webhook by which an API server asks before it writes."),
+    "cluster-roles": Entry(
+        "controller", "Print the roles of those who write to a Kubernetes API server directly.", "cluster_roles"
+    ),
     "crds": Entry("objects", "Print the manifests of all kinds for a Kubernetes cluster."),
     "config": Entry("decide", "Show the effective settings, or the reference of all settings."),
 }

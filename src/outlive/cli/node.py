@@ -24,6 +24,7 @@ from outlive.base.errors import BadInput, ExitCode, OutliveError
 from outlive.base.ids import SystemIds
 from outlive.base.logging import configure_logging, copy_log, get_logger, reopen_log
 from outlive.base.random import system_random
+from outlive.cli.access import StoreKind
 from outlive.cli.node_join import join
 from outlive.cli.node_settings import HostConfig, check_clock, load_node, node_file
 from outlive.cli.output import write
@@ -65,12 +66,27 @@ def node(
     leave_vms: Annotated[
         bool, typer.Option("--leave-vms", help="When asked to end, let the VMs of this host run on by themselves.")
     ] = False,
+    store: Annotated[
+        StoreKind | None,
+        typer.Option(
+            "--store", help="kubernetes: write to the API server itself, as server.store says.", case_sensitive=False
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        str, typer.Option("--kubeconfig", metavar="FILE", help="Of --store kubernetes, instead of server.kubeconfig.")
+    ] = "",
+    kube_context: Annotated[
+        str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig, instead of server.context.")
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="Say whether it could start here, and end.")] = False,
 ) -> None:
     """Run the daemon of this host: its membership, its VMs, and on a coordinator the fencing of other hosts."""
     if context.invoked_subcommand is not None:
         return
-    loaded = load_node(node_file(config))
+    chosen = None if store is None else "kubernetes" if store is StoreKind.KUBERNETES else "server"
+    flags = {"store": chosen, "kubeconfig": kubeconfig or None, "context": kube_context or None}
+    given = {f"server.{name}": value for name, value in flags.items() if value is not None}
+    loaded = load_node(node_file(config), given)
     if check:
         write(f"outlive: {loaded.file} is good for {loaded.name}\n")
         return
@@ -105,30 +121,18 @@ class NodeProcess:
 
     async def run(self) -> int:
         """Until it is asked to end, or must not run."""
-        from outlive.cli.node_ports import node_ports, server_tls
-        from outlive.drivers.credentials import other_host_token
+        from outlive.cli.node_ports import node_ports, node_store
         from outlive.drivers.duties import CommandDuty
         from outlive.drivers.machine import LinuxMachine
         from outlive.drivers.service_manager import notify
         from outlive.node.guard_client import GuardClient
         from outlive.roles.node import NodeRole
-        from outlive.store.http import HttpStore
-        from outlive.store.tls import shown_address
 
         config = self._config
         check_clock(self._clock)
         machine = LinuxMachine(config.host, config.name)
         machine.prepare()
-        server = config.server
-        store = HttpStore(
-            server.url,
-            config.token(),
-            clock=self._clock,
-            random=system_random(),
-            tls=server_tls(server),
-            insecure=server.insecure,
-            former=other_host_token(Path(server.token_file)),
-        )
+        store = node_store(config, self._clock)
         closing = AsyncExitStack()
         guard = GuardClient(config.guard.socket, guests=config.libvirt.slice if config.libvirt.uri else "")
         try:
@@ -149,7 +153,7 @@ class NodeProcess:
             )
             self._listen(role)
             fields = {
-                "server": shown_address(server.url),
+                "server": config.place,
                 "vms": config.libvirt.uri or "none",
                 "guard": config.guard.socket,
             }
@@ -252,7 +256,7 @@ class NodeProcess:
         config, record = self._config, role.lease.record
         epoch = record.epoch if record is not None else 0
         vms = f"VMs by {config.libvirt.uri}" if config.libvirt.uri else "no VMs"
-        text = f"{config.name} is a member of {config.server.url} in epoch {epoch}"
+        text = f"{config.name} is a member of {config.place} in epoch {epoch}"
         notify(READY="1", STATUS=text)
         _log.info("node.ready", host=config.name, epoch=epoch, version=__version__)
         write(f"outlive: ready: {text}, with {vms} and the guard at {config.guard.socket}\n")

@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from outlive.base.errors import BadInput, OutliveError
+from outlive.base.errors import BadInput, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.base.random import system_random
 from outlive.drivers.absent import NoHypervisor
 from outlive.drivers.bmc import PowerControllers
-from outlive.drivers.credentials import CredentialFiles, known_authorities
+from outlive.drivers.credentials import CredentialFiles, known_authorities, other_host_token
 from outlive.drivers.files import read_input
 from outlive.drivers.libvirt.consoles import ConsoleFiles
 from outlive.drivers.libvirt.settings import unreachable
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from outlive.node.ports import CutPort, PowerPort, StoragePort
     from outlive.store import Store
     from outlive.store.http import HttpStore
+    from outlive.store.rest import RestStore
 
 _log = get_logger("node")
 
@@ -78,10 +80,13 @@ def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
     return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
 
 
-def cluster_keys(config: HostConfig, store: HttpStore) -> KeyCopy:
-    """This host's copy of the cluster's key, for coordinators."""
+def cluster_keys(config: HostConfig, store: HttpStore | None) -> KeyCopy:
+    """This host's copy of the cluster's key, for coordinators. ``store``: a server, which alone hands it over."""
 
     async def fetch() -> str:
+        if store is None:
+            remedy = f"copy cluster-key of the Secret outlive-keys to {config.server.key_file}"
+            raise Unavailable("a Kubernetes API server hands over no key of the cluster", remedy=remedy)
         answer = await store.question(KEY_PATH)
         key = answer.get("key") if isinstance(answer, dict) else None
         return key if isinstance(key, str) else ""
@@ -89,10 +94,13 @@ def cluster_keys(config: HostConfig, store: HttpStore) -> KeyCopy:
     return KeyCopy(fetch, Path(config.server.key_file))
 
 
-def screen_passwords(store: HttpStore) -> Callable[[str], Awaitable[str]]:
+def screen_passwords(store: HttpStore | None) -> Callable[[str], Awaitable[str]]:
     """The password of the screens of a VM of this host, from the server."""
 
     async def fetch(vm: str) -> str:
+        if store is None:
+            remedy = "have this host use the controllers' API: outlive node join"
+            raise Unavailable("a Kubernetes API server hands over no password of a screen", remedy=remedy)
         answer = await store.question(SCREEN_PATH.format(name=quote(vm, safe="")))
         found = answer.get("password") if isinstance(answer, dict) else None
         return found if isinstance(found, str) else ""
@@ -108,11 +116,34 @@ def credential_files(server: ServerSettings) -> CredentialFiles:
     return CredentialFiles(Path(server.token_file), authority, pinned)
 
 
+def node_store(config: HostConfig, clock: Clock) -> RestStore:
+    """The store as this host's own credentials open it."""
+    server = config.server
+    if config.direct:
+        from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+        return KubernetesStore(cluster_access(server.kubeconfig, server.context), clock=clock, random=system_random())
+    from outlive.store.http import HttpStore
+
+    return HttpStore(
+        server.url,
+        config.token(),
+        clock=clock,
+        random=system_random(),
+        tls=server_tls(server),
+        insecure=server.insecure,
+        former=other_host_token(Path(server.token_file)),
+    )
+
+
 def node_ports(
-    config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: HttpStore, clock: Clock
+    config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: RestStore, clock: Clock
 ) -> NodePorts:
     """All of them."""
-    hypervisor = hypervisor_port(config, screen_passwords(store))
+    from outlive.store.http import HttpStore
+
+    server = store if isinstance(store, HttpStore) else None
+    hypervisor = hypervisor_port(config, screen_passwords(server))
     return NodePorts(
         hypervisor=hypervisor,
         machine=machine,
@@ -121,8 +152,8 @@ def node_ports(
         power=power_port(config, store, clock),
         cut=cut_port(config, store, clock),
         statistics=hypervisor.statistics,
-        keys=cluster_keys(config, store),
-        credentials=Credentials(credential_files(config.server), store),
+        keys=cluster_keys(config, server),
+        credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )

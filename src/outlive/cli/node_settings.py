@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -35,11 +35,19 @@ NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``server`` of a host's configuration: where its cluster's ``outlive up`` is. ``outlive node join`` writes
-    it."""
+    """Section ``server`` of a host's configuration: where its cluster's ``outlive up`` or controllers are; ``outlive
+    node join`` writes it. Or the API server that the host writes to itself."""
+
+    store: Literal["server", "kubernetes"] = "server"
+    """``kubernetes``: a Kubernetes API server instead of a server of Outlive (docs/operating/kubernetes.md#direct)."""
+    kubeconfig: str = ""
+    """File with this host's own credentials for that API server; empty: as of ``KUBECONFIG``."""
+    context: str = ""
+    """Context of the kubeconfig; empty: its current one."""
 
     url: str = ""
-    """Address of the server, such as ``https://controller.example:8443``."""
+    """Address of the server, such as ``https://controller.example:8443``; of several equal ones (controllers on a
+    Kubernetes store) all, with commas between them: the host goes on with the next where one is away."""
     token_file: str = TOKEN_FILE
     """File with this host's token; readable by root only."""
     ca_file: str = ""
@@ -103,6 +111,18 @@ class HostConfig:
         """Of this host's ``Hypervisor``."""
         return host_name(self.host)
 
+    @property
+    def direct(self) -> bool:
+        """Whether this host writes to a Kubernetes API server itself."""
+        return self.server.store == "kubernetes"
+
+    @property
+    def place(self) -> str:
+        """Where its cluster is, as it may be logged."""
+        from outlive.store.tls import shown_address
+
+        return "a Kubernetes API server" if self.direct else shown_address(self.server.url)
+
     def token(self) -> str:
         """This host's token; ``BadInput`` where the file holds none."""
         return read_host_token(Path(self.server.token_file))
@@ -130,13 +150,18 @@ def node_file(given: Path | None) -> Path:
 def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
     """All of it; ``BadInput`` and ``NotFound`` say what is wrong."""
     from outlive.runtime.config import load_settings
-    from outlive.store.tls import check_address
+    from outlive.store.tls import split_addresses
 
     sections = load_settings(SECTIONS, file=file, environ=os.environ, flags=flags or {})
     config = HostConfig(file=file, **sections)
-    if not config.server.url:
+    if config.direct:
+        if config.server.url:
+            what, remedy = "is named beside a Kubernetes API server", "leave it, or server.store: kubernetes, out"
+            raise BadInput(what, place=f"{file}: server.url", remedy=remedy)
+    elif not config.server.url:
         raise BadInput("no server is named", place=f"{file}: server.url", remedy="join a cluster: outlive node join")
-    check_address(config.server.url, insecure=config.server.insecure)
+    else:
+        split_addresses(config.server.url, insecure=config.server.insecure)
     if not config.name or not set(config.name) <= NAME_CHARACTERS:
         raise BadInput(
             f"{config.name[:80]!r} cannot be the name of a host",

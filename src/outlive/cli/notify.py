@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from outlive.base.errors import ExitCode, NotFound, Usage
-from outlive.cli.access import WriteAccess
+from outlive.base.errors import ExitCode, NotFound
+from outlive.cli.access import WriteAccess, require_server
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report
 
@@ -24,13 +24,10 @@ async def send_test(
     target: Annotated[str, typer.Argument(metavar="[TARGET]", help="Which target; else all of them.")] = "",
 ) -> ExitCode | None:
     """Have the server send a test message, and show what each target answered."""
-    from outlive.store.http import HttpStore
-
     async with access.open(write=True) as store:
-        if not isinstance(store, HttpStore):
-            raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
+        server = require_server(store, "a server sends messages")
         try:
-            answers = await store.command(f"{TEST_PATH}/{target}" if target else TEST_PATH, {})
+            answers = await server.command(f"{TEST_PATH}/{target}" if target else TEST_PATH, {})
         except NotFound:
             raise NotFound(
                 f"this server has no target {target[:80]!r}",

@@ -504,9 +504,9 @@ async def delete(
 
 
 async def _delete(store: Store, item: Resource, *, force: bool) -> None:
-    from outlive.store.http import HttpStore
+    from outlive.store.rest import RestStore
 
-    if force and isinstance(store, HttpStore):  # the server refuses hosts with VMs by itself
+    if force and isinstance(store, RestStore):  # the server refuses hosts with VMs by itself
         await store.delete(item.ref, uid=item.metadata.uid, orphan=True)
         return
     await store.delete(item.ref, uid=item.metadata.uid)

@@ -18,10 +18,10 @@ import msgspec
 
 from outlive.api.config import TOKEN_FILE, parse_listen
 from outlive.base.clock import SystemClock
-from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable
+from outlive.base.errors import BadInput, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.files import read_private
 from outlive.base.ids import SystemIds
-from outlive.base.logging import reopen_log
+from outlive.base.logging import get_logger, reopen_log
 from outlive.base.phrases import count_of
 from outlive.base.random import system_random
 from outlive.cli.notify import TEST_PATH
@@ -31,9 +31,10 @@ from outlive.cli.snapshot import synced_tables
 from outlive.cli.status import reported_coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
+    from outlive.api.app import Admission
     from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
     from outlive.api.tls import ServerTls
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 STARTED_WITHIN_S = 120.0
 """How long controllers may take to become ready before start-up is given up."""
+BEGIN_S = 0.5
+"""Pause between two tries to write what must be there first."""
 LOOK_S = 0.02
 """Pause between two looks at whether it is ready."""
 TOKEN_BYTES = 4096
@@ -58,6 +61,7 @@ KUBECTL_CONNECTIONS = 64
 """Connections at the same time where kubectl is served by TLS beside plain HTTP."""
 COVERAGE_S = 1.0
 """Pause between two looks at the coverage."""
+_log = get_logger("server")
 
 
 def stop_signal() -> asyncio.Future[int]:
@@ -88,8 +92,14 @@ async def serve(
     stopped: asyncio.Future[int],
     *,
     backed_up: bool = True,
+    admission: Admission | None = None,
+    prepare: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Run everything on the store until ``stopped``. ``backed_up``: the store is in the directory, and backed up."""
+    """Run everything on the store until ``stopped``. ``backed_up``: the store is in the directory, and backed up.
+
+    ``prepare``: what to write first. Nothing is written before the server serves: where the store asks whether a write
+    is allowed (``admission``), this process may be the only one that answers.
+    """
     from outlive import __version__
     from outlive.api.app import ApiDeps, create_app
     from outlive.api.auth import Identity, Tokens, read_tokens
@@ -131,9 +141,19 @@ async def serve(
         random=system_random(),
         ids=ids,
     )
-    await role.prepare()
-    if why := await ensure_key(store, clock, directory / KEY_FILE):
-        say(why)
+    began = asyncio.Event()
+
+    async def begin() -> None:
+        if prepare is not None:
+            await prepare()
+        await role.prepare()
+        if why := await ensure_key(store, clock, directory / KEY_FILE):
+            say(why)
+
+    async def run_role() -> None:
+        await _retry_begin(begin)
+        began.set()
+        await role.run()
 
     def cluster_key() -> str:
         try:
@@ -226,6 +246,7 @@ async def serve(
         audit_shares=shares,
         ready=role.ready,
         authority=(lambda: tls.published) if tls is not None else None,
+        admission=admission,
         queries={
             "/faults": role.faults,
             "/liveness": role.recovery.liveness.sight,
@@ -258,7 +279,7 @@ async def serve(
         upkeep.renewed = server.announce
         if own is not None:
             own.changed = server.announce
-        running = group.create_task(role.run(), name="role")
+        running = group.create_task(run_role(), name="role")
         beside = [group.create_task(own.run(), name="tls")] if own is not None else []
         beside.append(group.create_task(upkeep.run(), name="tokens"))
         if backups is not None:
@@ -270,7 +291,26 @@ async def serve(
             task.cancel()
         if stopped.done():
             say("stopping")
+        if not began.is_set():
+            running.cancel()
         role.stop()
+
+
+async def _retry_begin(begin: Callable[[], Awaitable[None]]) -> None:
+    """Begin, as soon as the store takes writes; its error after ``STARTED_WITHIN_S``."""
+    clock = SystemClock()
+    limit_s, why = clock.monotonic() + STARTED_WITHIN_S, ""
+    while True:
+        try:
+            await begin()
+            return
+        except (Unavailable, Unknown) as error:
+            if clock.monotonic() > limit_s:
+                raise
+            if str(error) != why:
+                why = str(error)
+                _log.warning("server.waits_for_store", why=why)
+        await clock.sleep(BEGIN_S)
 
 
 def _tls(api: ApiSettings, host: str, directory: Path, clock: Clock) -> tuple[ServerTls | None, bool]:

@@ -80,7 +80,9 @@ async def effective_settings(access: Access, store: Store, given: Path | None = 
         return await settings_for(store, given)
     if access.address:
         return await _served_settings(access, store)
-    return await settings_for(store, None if access.state is not None else config_file(None, access.directory))
+    return await settings_for(
+        store, None if access.state is not None or access.direct else config_file(None, access.directory)
+    )
 
 
 async def served_sections(store: Store) -> dict[str, dict[str, Any]]:

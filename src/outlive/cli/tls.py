@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive.base.errors import Usage
 from outlive.base.phrases import count_of, listing
-from outlive.cli.access import WriteAccess
+from outlive.cli.access import WriteAccess, require_server
 from outlive.cli.arguments import Yes
 from outlive.cli.commands import command, group
 from outlive.cli.output import Report
@@ -37,15 +36,13 @@ async def rotate(
 
     The second step asks before.
     """
-    from outlive.store.http import HttpStore
     from outlive.store.tls import ROTATION_PATH
 
     async with access.open(write=True) as store:
-        if not isinstance(store, HttpStore):
-            raise Usage("no server runs here", place="--server", remedy="start outlive up, or name it with --server")
+        server = require_server(store, "a server has an authority")
         if finish:
             ask("Forget the old authority? Clients and hosts that trust it alone cannot connect any more.", yes)
-        said = await store.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
+        said = await server.command(ROTATION_PATH, {"finish": finish, "leave": leave or []})
     output.show(said, lambda: _rotation_lines(said, finish))
 
 

@@ -3,25 +3,32 @@
 An observation is a watch that begins with all present states. When its connection ends, is silent for longer
 than ``SILENCE_SECONDS`` or is answered 410, the observer gets ``Reset`` and, after a pause that grows with every
 failure, everything anew. A refusal (a wrong token) ends it with the error.
+
+Of several equal servers (controllers on one Kubernetes store) one is asked at a time. What it certainly has not
+applied, because it could not be reached or could not write, is asked of the next one, each once; a write whose answer
+was lost is never sent again. In both cases, and where a call is given up because it takes long, later calls and watches
+go to the next server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.base.errors import Forbidden, Unavailable
+from outlive.base.errors import Forbidden, Unavailable, Unknown
 from outlive.base.logging import get_logger, global_request_id
 from outlive.base.random import Random
 from outlive.resources import R
 from outlive.store.contract import Change
 from outlive.store.http_answers import change_of, decoded, lines_of, refusal
 from outlive.store.rest import RequestCredentials, RestStore
-from outlive.store.tls import check_address, shown_address
+from outlive.store.tls import shown_address, split_addresses
 
 if TYPE_CHECKING:
     from outlive.store.http_calls import HttpCalls
@@ -36,6 +43,8 @@ WATCH_PARAMETERS: Final[Mapping[str, str]] = {
     "resourceVersionMatch": "NotOlderThan",
     "allowWatchBookmarks": "true",
 }
+SLOW_S: Final = 1.0
+"""After which a call that is given up says that its server is slow, and not that its answer is not wanted any more."""
 DOWNLOAD_SILENCE_S: Final = 120.0
 """How long a server may prepare a long answer, or fall silent in it."""
 
@@ -43,7 +52,7 @@ _log = get_logger("store.http")
 
 
 class HttpStore(RestStore):
-    """The store behind ``base_url``. ``token`` is sent as a bearer token.
+    """The store behind ``base_url``, or behind any of several, which commas separate. ``token`` is a bearer token.
 
     ``tls``: what to believe, by default authorities that the system knows (``outlive.store.tls.trusting``).
     ``insecure``: the token may be sent in clear text to another machine; ``Forbidden`` without. ``former``: the token
@@ -66,8 +75,8 @@ class HttpStore(RestStore):
         silence_s: float = SILENCE_SECONDS,
         calls: HttpCalls | None = None,
     ) -> None:
-        check_address(base_url, insecure=insecure)
-        super().__init__(base_url, clock=clock, random=random, calls=calls)
+        self._addresses = split_addresses(base_url, insecure=insecure)
+        super().__init__(self._addresses[0], clock=clock, random=random, calls=calls)
         self._token = token
         self._former = former
         self._changed_token_s = -TOKEN_AGAIN_SECONDS
@@ -107,6 +116,39 @@ class HttpStore(RestStore):
         """Believe this from now on; connections that are open stay."""
         self._tls = tls
 
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """The body of a successful answer of one of the servers; any other raises."""
+        for left in reversed(range(len(self._addresses))):
+            server, began_s = self._server, self._clock.monotonic()
+            try:
+                return await super()._call(method, path, parameters, body=body, content_type=content_type)
+            except Unavailable as error:
+                self._leave(server, str(error))
+                if not left or self._closed:
+                    raise
+            except Unknown as error:
+                self._leave(server, str(error))
+                raise
+            except asyncio.CancelledError:
+                if self._clock.monotonic() - began_s >= SLOW_S:
+                    self._leave(server, f"no answer within {SLOW_S:g} s")
+                raise
+        raise AssertionError("a call ends with an answer or an error")
+
+    def _leave(self, server: str, why: str) -> None:
+        """Ask the server after this one from now on, unless somebody has left it already."""
+        if len(self._addresses) > 1 and server == self._server and not self._closed:
+            self._server = self._addresses[(self._addresses.index(server) + 1) % len(self._addresses)]
+            _log.warning("store.http.next_server", left=shown_address(server), now=shown_address(self._server), why=why)
+
     async def _credentials(self) -> RequestCredentials:
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         if global_request_id():
@@ -135,7 +177,23 @@ class HttpStore(RestStore):
     async def _follow_once(
         self, kind: type[R], path: str, selector: Mapping[str, str]
     ) -> AsyncGenerator[Change[R], None]:
-        """The changes of one connection."""
+        """The changes of one connection, to the first of the servers that answers."""
+        for left in reversed(range(len(self._addresses))):
+            server, began = self._server, False
+            try:
+                async with aclosing(self._follow_server(kind, path, selector)) as changes:
+                    async for change in changes:
+                        began = True
+                        yield change
+                return
+            except (Unavailable, Unknown) as error:
+                self._leave(server, str(error))
+                if began or not left or self._closed:
+                    raise
+
+    async def _follow_server(
+        self, kind: type[R], path: str, selector: Mapping[str, str]
+    ) -> AsyncGenerator[Change[R], None]:
         token = self._token
         headers, tls = await self._credentials()
         url = self._url(path, {**WATCH_PARAMETERS, **selector})

@@ -37,6 +37,8 @@ ROTATION_PATH: Final = "/tls/rotate"
 """Where an administrator replaces the server's own authority."""
 BACKUP_PATH: Final = "/backup"
 """Where an administrator gets a backup of the server."""
+ADDRESSES_LIMIT: Final = 8
+"""Addresses of equal servers that a client is given."""
 AUTHORITIES: Final = 2
 """A server's own authorities at the same time: the present one, and the one that is to follow it."""
 AUTHORITY_BYTES: Final = 16 * 1024
@@ -64,10 +66,22 @@ def check_address(url: str, *, insecure: bool = False) -> None:
         )
 
 
-def shown_address(url: str) -> str:
-    """The address as it may be logged: without the user and password that may stand in it."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def split_addresses(text: str, *, insecure: bool = False) -> tuple[str, ...]:
+    """The addresses of equal servers, which commas separate; ``BadInput`` and ``Forbidden`` as of ``check_address``."""
+    found = tuple(dict.fromkeys(one.strip().rstrip("/") for one in text.split(",")))
+    if len(found) > ADDRESSES_LIMIT:
+        raise BadInput(f"{len(found)} addresses of servers", remedy=f"name at most {ADDRESSES_LIMIT}")
+    for one in found:
+        check_address(one, insecure=insecure)
+    if len({urlsplit(one).scheme for one in found}) > 1:
+        raise BadInput("some of the servers are asked by TLS, others are not", remedy="write https:// for all of them")
+    return found
+
+
+def shown_address(text: str) -> str:
+    """The addresses as they may be logged: without the user and password that may stand in them."""
+    parts = [urlsplit(one) for one in text.split(",")]
+    return ",".join(one._replace(netloc=one.netloc.rpartition("@")[2]).geturl() for one in parts)
 
 
 def is_loopback(host: str) -> bool:

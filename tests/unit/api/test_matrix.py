@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from tests.support.api import GROUP, HOST
 from tests.support.asgi import application, ask
-from tests.support.matrix import METADATA, NAME, fields_of, made, with_changed
+from tests.support.matrix import METADATA, NAME, TERM, fields_of, fitting, made, with_changed
 from tests.support.writers_page import BEGIN, END, PAGE, render
 
 from outlive.api.auth import CHECKED, HOSTS, Identity, Role, check_write, may_write
@@ -26,35 +26,27 @@ from outlive.base.ids import SystemIds
 from outlive.node.membership.states import MemberView
 from outlive.node.permission_facts import Facts
 from outlive.node.permissions import NAMED_AFTER_HOSTS, RULES_OF_HOSTS, RULES_OF_OTHERS
-from outlive.node.primary import ROLE
 from outlive.resources import (
-    HOST_LABEL,
     KINDS,
     Assigned,
     Cluster,
-    Console,
-    DecisionRecord,
-    Election,
     Fault,
     Hypervisor,
     HypervisorSpec,
     MemberRecord,
     Membership,
     ObjectMeta,
-    ObjectRef,
     Resource,
     VirtualMachine,
     VirtualMachineStatus,
 )
 from outlive.resources.codec import to_builtins
 from outlive.resources.writers import owners_of
-from outlive.runtime.faults import REPORTER_LABEL, fault_name
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
 
 pytestmark = pytest.mark.slow
 
-TERM = 3
 VERBS = ("create", "delete")
 WRITERS = tuple(sorted(CHECKED))
 SILENT = tuple(role for role in Role if role not in CHECKED and role is not Role.ADMIN)
@@ -101,25 +93,6 @@ FACTS = Facts(
     cluster=Cluster(metadata=ObjectMeta(name="default")),
     hosts=(HOST,),
 )
-
-
-def fitting(kind: type[Resource], role: Role) -> Resource:
-    """An object that a token of that role has to do with, as far as the rules besides the table ask for it."""
-    obj: Any = made(kind)
-    if isinstance(obj, VirtualMachine):
-        return _replace(obj, status=VirtualMachineStatus(assigned=Assigned(hypervisor=HOST)))
-    if isinstance(obj, Fault):
-        reporter = {Role.HOST: "daemon", Role.COORDINATOR: "fencer"}.get(role, "recovery")
-        labels = {REPORTER_LABEL: reporter} | ({HOST_LABEL: HOST} if role is Role.HOST else {})
-        subject = ObjectRef(kind="Hypervisor", name=HOST)
-        return _replace(obj, subject=subject, metadata=ObjectMeta(name=fault_name(obj.code, subject), labels=labels))
-    if isinstance(obj, Election):
-        return made(Election, ROLE if role in HOSTS else "failover")
-    if isinstance(obj, Console):
-        return _replace(obj, host=HOST)
-    if isinstance(obj, DecisionRecord):
-        return _replace(obj, by=f"node {HOST}")
-    return _replace(obj, term=TERM) if "term" in kind.__struct_fields__ and role is Role.COORDINATOR else obj
 
 
 def refusal(role: Role, before: Resource | None, after: Resource | None) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,6 +22,9 @@ from outlive.base.files import read_private, write_whole
 from outlive.store.kubernetes import KubernetesStore
 
 NAME: Final = "outlive-keys"
+ADMISSION_NAME: Final = "outlive-admission"
+"""The Secret with the key that the API server shows when it asks whether a write is allowed."""
+ADMISSION_KEY: Final = "key"
 INCARNATION: Final = "outlive.dev/store-incarnation"
 """Annotation of the Secret: changes when etcd was restored from a snapshot."""
 MOVING: Final = "outlive.dev/moving-from"
@@ -30,6 +35,8 @@ ISSUED: Final = "outlive.dev/token-issued"
 """Annotation of the Secret: when its token was made, once one was renewed; before that when the Secret was."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 FILE_BYTES: Final = 64 * 1024
+KEY_CHARACTERS: Final = 32
+"""Of the shortest key."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,6 +73,12 @@ async def read_shared_keys(store: KubernetesStore, namespace: str, directory: Pa
     for name, content in found.items():
         write_whole(directory / name, content)
     return True
+
+
+async def read_authority(store: KubernetesStore, namespace: str, file: str) -> bytes:
+    """The certificate (PEM) of the controllers' authority, which the Secret has under the file's name. ``NotFound``."""
+    found = msgspec.convert(await store.call("GET", f"{_path(namespace)}/{NAME}"), _Secret).data.get(file, "")
+    return base64.b64decode(found)
 
 
 async def read_incarnation(store: KubernetesStore, namespace: str) -> str:
@@ -184,6 +197,28 @@ async def _create(store: KubernetesStore, namespace: str, data: dict[str, str], 
 
 def _data(directory: Path, files: tuple[str, ...]) -> dict[str, str]:
     return {name: base64.b64encode(_content(directory / name)).decode() for name in files}
+
+
+async def admission_key(store: KubernetesStore, namespace: str, made: str = "") -> str:
+    """The key by which the controllers know the API server; ``made`` becomes it where there is none.
+
+    ``NotFound`` where there is none and none is made, ``BadInput`` for a Secret that is broken.
+    """
+    path = f"{_path(namespace)}/{ADMISSION_NAME}"
+    if made:
+        data = {ADMISSION_KEY: base64.b64encode(made.encode()).decode()}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": ADMISSION_NAME}, "data": data}
+        with contextlib.suppress(AlreadyExists):
+            await store.call("POST", _path(namespace), {**secret, "type": "Opaque"})
+    found = msgspec.convert(await store.call("GET", path), _Secret).data.get(ADMISSION_KEY, "")
+    try:
+        key = base64.b64decode(found, validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        key = ""
+    if len(key) < KEY_CHARACTERS or quote(key, safe="") != key:
+        place, remedy = f"Secret {namespace}/{ADMISSION_NAME}", "delete it, restart the controllers, outlive admission"
+        raise BadInput("holds no key", place=place, remedy=remedy)
+    return key
 
 
 def _content(path: Path) -> bytes:

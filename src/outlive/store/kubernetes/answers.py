@@ -19,6 +19,8 @@ from outlive.store.http_answers import Expired
 from outlive.store.troubles import StoreFull
 
 FORBIDDEN_REMEDY: Final = "give the account that role: deploy/kubernetes has it"
+DENIED: Final = "denied the request: "
+"""In what the API server says where a webhook refuses."""
 CRDS_REMEDY: Final = "outlive crds | kubectl apply -f -"
 FULL_REMEDY: Final = "etcd is full: compact and defragment it, then disarm its alarm"
 
@@ -53,6 +55,7 @@ _BY_TEXT: Final[tuple[tuple[str, type[OutliveError], str], ...]] = (
     ("exceeded quota", errors.LimitExceeded, "delete some, or raise the quota"),
     ("request is too large", errors.LimitExceeded, "make the object smaller"),
     ("etcdserver: no leader", Unavailable, "etcd has no quorum"),
+    ("failed calling webhook", Unavailable, "does a controller of Outlive run that the API server reaches?"),
 )
 """What the server's reason does not tell, by its words."""
 THROTTLED_S: Final = 1.0
@@ -104,6 +107,8 @@ def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
     reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
     if reason:
         error, remedy = _BY_REASON[reason]
+        if DENIED in text:  # it says itself what, where and what to do
+            return error(text)
         return error(text, place=fields[0] if fields else "", remedy=remedy)
     if writing:
         return Unknown(f"the API server answered {status}: {text}", remedy="read the object to see what became of it")
