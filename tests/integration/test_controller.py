@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,20 @@ def promises(server: ApiServer) -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
+def shared_token(server: ApiServer) -> str:
+    secret = server.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/outlive-keys")
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
+def age_token(server: ApiServer) -> str:
+    """The shared token, of whose time less than a third is left from now on."""
+    issued = datetime.now(UTC) - timedelta(days=80)
+    change = {"metadata": {"annotations": {"outlive.dev/token-issued": issued.isoformat(timespec="seconds")}}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/secrets/outlive-keys"
+    server.call("PATCH", path, change, "application/merge-patch+json")
+    return shared_token(server)
+
+
 def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leader_is_replaced(
     server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
 ) -> None:
@@ -106,8 +122,11 @@ def test_two_processes_show_one_authority_and_serve_one_state_and_a_killed_leade
     after = promises(server)
     assert {name: after[name][0] for name in before if name in after} == {name: before[name][0] for name in before}
     other.kill()
+    former = age_token(server)
     leads.start()
     leads.wait_ready()
+    assert former != shared_token(server) == (leads.directory / "token").read_text()
+    assert leads.answers(), "with the token that it has renewed for all"
     assert covered(server) == {*(f"v{n}" for n in range(8)), "late"}
     assert promises(server) == after, "no promise was lost while nobody ran"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.integration.test_controller import HOSTS, NAMESPACE, START_S, VMS, Controller, covered, until
+from tests.integration.test_controller import HOSTS, NAMESPACE, START_S, VMS, Controller, age_token, covered, until
 from tests.integration.test_controller import server as server
 from tests.support.api_server import CONTROLLER, ApiRefusal, ApiServer
 from tests.support.command import environment, spawned
@@ -102,6 +102,10 @@ def test_the_account_of_the_controllers_may_do_what_they_do_and_nothing_without_
         controller.outlive("delete", "vms", f"v{number}", "--yes")
     until(lambda: {one["verb"] for one in asked(server)} >= {"delete", "update"}, "slots change", START_S)
     controller.kill()  # a watch is written down when it ends
+    age_token(server)
+    controller.start()
+    controller.wait_ready()
+    controller.kill()
     until(lambda: "watch" in {one["verb"] for one in asked(server)}, "watches have ended", START_S)
     used = [one for one in asked(server) if "objectRef" in one]
     refused = {(one["verb"], one["objectRef"]["resource"]) for one in used if one["responseStatus"]["code"] == 403}

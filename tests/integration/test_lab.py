@@ -65,8 +65,8 @@ def test_guests_of_a_host_that_lost_power_run_again_in_their_promised_slots(stat
 
 def test_no_disk_has_two_writers_through_random_faults(state: Path) -> None:
     told(state, "start")
-    said = told(state, "faults", "20", "--seed", "3", "--together", "8")
-    assert re.search(r"20 faults of seed 3: no disk had two writers in [1-9]\d* looks", said), said
+    said = told(state, "faults", "12", "--seed", "3", "--together", "8")
+    assert re.search(r"12 faults of seed 3: no disk had two writers in [1-9]\d* looks", said), said
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -178,7 +178,10 @@ def is_renewal_due(issued: datetime, clock: Clock) -> bool:
 
 
 class TokenUpkeep:
-    """See the module. ``further`` says what else is to be reported, such as an authority that ends."""
+    """See the module. ``further`` says what else is to be reported, such as an authority that ends.
+
+    ``renew``: renews the token of the state directory instead of that token itself, and says whether it is another one.
+    """
 
     def __init__(
         self,
@@ -188,10 +191,12 @@ class TokenUpkeep:
         *,
         clock: Clock,
         further: Callable[[Instant], Iterable[ActiveFault]] = lambda _: (),
+        renew: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._store = store
         self._tokens = tokens
         self._state = state
+        self._renew = renew
         self._clock = clock
         self.renewed: Callable[[], None] = lambda: None
         """Called when the token of the state directory has changed."""
@@ -211,9 +216,9 @@ class TokenUpkeep:
         The next call repeats a write that failed.
         """
         try:
-            if self._state.renew():
+            if await self._renew() if self._renew is not None else self._state.renew():
                 self.renewed()
-        except OSError as error:
+        except (OSError, OutliveError) as error:
             _log.error("token.not_renewed", token=STATE_NAME, error=str(error))
         now, writes = self._clock.now(), 0
         for one in self._tokens.informer.items():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
-from outlive.base.clock import SystemClock
+from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import ExitCode, NotFound, OutliveError, Refused, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger
@@ -31,6 +32,7 @@ from outlive.runtime.tasks import OrderedTaskGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlive.api.lifetimes import StateToken
     from outlive.store.kubernetes import KubernetesStore
 
 NAMESPACE = "outlive"
@@ -119,6 +121,7 @@ async def _run(
             backed_up=False,
             admission=Admission(reviews.review, key),
             prepare=lambda: store_settings(store, SystemClock(), sections),
+            renew_token=partial(_renew_token, store, namespace),
         )
         following.cancel()
         checking.cancel()
@@ -160,6 +163,23 @@ async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) ->
 
 def _has_files(directory: Path, files: tuple[str, ...]) -> bool:
     return all((directory / name).exists() for name in files)
+
+
+async def _renew_token(store: KubernetesStore, namespace: str, token: StateToken) -> bool:
+    """Have this server's token be the shared one, and that one renewed when it is due; whether it is another one now.
+
+    Errors of the store. Of two servers that renew it together the second one takes that of the first at its next look.
+    """
+    from outlive.api.lifetimes import is_renewal_due
+    from outlive.drivers.kubernetes.shared_keys import read_shared_token, replace_shared_token
+
+    clock = SystemClock()
+    found = await read_shared_token(store, namespace, TOKEN_FILE)
+    if not is_renewal_due(found.issued, clock):
+        return token.replace(found.secret, found.issued)
+    secret, now = SystemIds().token(), as_datetime(clock.now())
+    await replace_shared_token(store, namespace, TOKEN_FILE, found, secret, now)
+    return token.replace(secret, now)
 
 
 async def _follow_incarnation(store: KubernetesStore, namespace: str) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outlive.api.app import Admission
     from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
+    from outlive.api.lifetimes import StateToken
     from outlive.api.tls import ServerTls
     from outlive.base.clock import Clock, Instant
     from outlive.drivers.backup_files import BackupSource
@@ -94,8 +95,10 @@ async def serve(
     backed_up: bool = True,
     admission: Admission | None = None,
     prepare: Callable[[], Awaitable[None]] | None = None,
+    renew_token: Callable[[StateToken], Awaitable[bool]] | None = None,
 ) -> None:
     """Run everything on the store until ``stopped``. ``backed_up``: the store is in the directory, and backed up.
+    ``renew_token``: has the directory's token follow the one that several servers share.
 
     ``prepare``: what to write first. Nothing is written before the server serves: where the store asks whether a write
     is allowed (``admission``), this process may be the only one that answers.
@@ -126,7 +129,7 @@ async def serve(
     api = sections["api"]
     host, port = parse_listen(api.listen)
     clock, ids = SystemClock(), SystemIds()
-    state_token = StateToken(directory / TOKEN_FILE, clock=clock, ids=ids)
+    state_token = StateToken(directory / TOKEN_FILE, clock=clock, ids=ids, shared=renew_token is not None)
     listed = read_tokens(Path(api.tokens_file)) if api.tokens_file else []
     own, shown = _tls(api, host, directory, clock)
     tls = own if shown else None
@@ -217,7 +220,8 @@ async def serve(
             raise NotFound("the store is not kept here", remedy="back etcd up: see docs/operating/kubernetes.md")
         return backups.describe(clock.now())
 
-    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults)
+    renew = partial(renew_token, state_token) if renew_token is not None else None
+    upkeep = TokenUpkeep(store, stored, state_token, clock=clock, further=find_server_faults, renew=renew)
     service = TokenService(store, stored, clock=clock)
     rotate = AuthorityRotation(store, tls, clock).rotate if tls is not None else None
     deps = ApiDeps(

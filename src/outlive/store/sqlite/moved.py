@@ -35,7 +35,7 @@ def read_moved(directory: Path) -> MovedStore | None:
     path = directory / MOVED_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=MovedStore)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except msgspec.DecodeError as error:
         raise BadInput(f"is broken: {error}", place=str(path), remedy=_BACK) from None
