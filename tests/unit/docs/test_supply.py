@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = sorted(
-    one for folder in ("scripts", ".ci", "packaging") for one in (ROOT / folder).rglob("*") if one.is_file()
+    one
+    for folder in ("scripts", ".ci", "packaging")
+    for one in (ROOT / folder).rglob("*")
+    if one.is_file() and one.suffix != ".pyc"
 )
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
