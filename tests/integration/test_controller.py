@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
@@ -13,8 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.backends import GOODBYE_S
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.controllers import Controller
+
+from outlive.base.clock import SystemClock
+from outlive.base.random import Random
+from outlive.resources import Hypervisor
+from outlive.store.contract import Reset, Synced
+from outlive.store.kubernetes import KubernetesStore
 
 pytestmark = pytest.mark.component("kubernetes")
 NAMESPACE = "outlive"
@@ -79,9 +87,10 @@ def covered(server: ApiServer) -> set[str]:
 
 def promises(server: ApiServer) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Slot → its host, and the VMs that it is promised to."""
+    found = {name: one["status"] for name, one in objects(server, "reservations").items()}
     return {
-        name: (one["status"].get("host", ""), tuple(sorted(one["status"].get("failover", {}).get("allocations", {}))))
-        for name, one in objects(server, "reservations").items()
+        name: (status.get("host", ""), tuple(sorted(status["failoverReservation"].get("allocations", {}))))
+        for name, status in found.items()
     }
 
 
@@ -165,6 +174,24 @@ def test_keys_that_are_lost_are_not_replaced_by_others(
     assert "put the Secret back from its backup" in (tmp_path / "c.log").read_text()
 
 
+async def go_back_under_an_observer(server: ApiServer, copy: Path) -> None:
+    """Have the data of the copy; who has seen newer ones is shown none of them until somebody says so."""
+    store = KubernetesStore(server.access(), clock=SystemClock(), random=Random(1))
+    changes = store.observe(Hypervisor)
+    while not isinstance(await anext(changes), Synced):
+        pass
+    await changes.aclose()
+    await asyncio.to_thread(server.go_back, copy)
+    changes = store.observe(Hypervisor)
+    assert isinstance(await anext(changes), Reset), "it went back, and nobody has said so"
+    store.become("another one")
+    while not isinstance(await anext(changes), Synced):
+        pass
+    await changes.aclose()
+    await store.close()
+    await asyncio.sleep(GOODBYE_S)
+
+
 def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
     server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
 ) -> None:
@@ -177,7 +204,7 @@ def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
     (tmp_path / "vms.csv").write_text(VMS)
     until(lambda: first.answers(), "the API server is found again", START_S)
     first.outlive("import", "csv", "--hosts", str(tmp_path / "hosts.csv"), "--vms", str(tmp_path / "vms.csv"))
-    server.go_back(copy)
+    asyncio.run(go_back_under_an_observer(server, copy))
     words = ["restored", "--yes", "--kubeconfig", str(server.kubeconfig())]
     done = subprocess.run([sys.executable, "-m", "outlive", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

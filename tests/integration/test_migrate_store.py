@@ -73,7 +73,7 @@ def test_a_cluster_with_its_hosts_and_promises_moves_and_its_old_server_refuses(
     assert objects(server, "hypervisors") == {}, "nothing was written so far"
     done = migrate(server, state)
     assert done.code == 0, done.err
-    assert "kubectl -n outlive scale" in done.out
+    assert "kubectl apply -k deploy/kubernetes" in done.out
     moved = objects(server, "clusters")["default"]["status"]
     assert moved["formerIncarnations"] == [old["storeIncarnation"]]
     assert moved["pause"]["since"]

@@ -152,7 +152,8 @@ def _branch(command: Any, path: str) -> Iterator[ShownCommand]:
         yield ShownCommand(path, tuple(command.get_params(context)))
 
 
-COMMON: Final = {"--state", "--state-dir", "--server", "--token", "--fingerprint", "--insecure", "--output"}
+WHERE: Final = {"--state", "--state-dir", "--server", "--token", "--fingerprint", "--insecure"}
+COMMON: Final = {*WHERE, "--store", "--kubeconfig", "--context", "--output"}
 """Options of nearly every command, which the table leaves out."""
 
 

@@ -19,6 +19,8 @@ class TcpProxy:
         self.comes_through = asyncio.Event()
         """While it is not set nothing comes through, and nobody is told."""
         self.comes_through.set()
+        self.loses_answers = False
+        """While it is true what clients send arrives, and at the first byte of an answer the connection breaks."""
         self.port = 0
         self.connections = 0
         """Opened so far."""
@@ -43,16 +45,22 @@ class TcpProxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
-        ways = [asyncio.create_task(self._copy(reader, back)), asyncio.create_task(self._copy(there, writer))]
+        ways = [
+            asyncio.create_task(self._copy(reader, back)),
+            asyncio.create_task(self._copy(there, writer, answers=True)),
+        ]
         self._tasks.update(ways)
         await asyncio.wait(ways)
         self._tasks.difference_update(ways)
         self._writers -= {writer, back}
 
-    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool = False) -> None:
         with suppress(OSError):
             while part := await source.read(READ_BYTES):
                 await self.comes_through.wait()
+                if answers and self.loses_answers:
+                    sink.transport.abort()
+                    return
                 sink.write(part)
                 await sink.drain()
         sink.close()

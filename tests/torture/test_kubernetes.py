@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from tests.conformance.objects import flavor, vm, with_project
+from msgspec.structs import replace
+from tests.conformance.objects import flavor, vm, with_phase, with_project
 from tests.conformance.observers import Follower
 from tests.support.api_server import ApiRefusal, ApiServer
 from tests.support.loops import run_real
@@ -21,9 +22,9 @@ from tests.torture.clients import Histories, torment
 from tests.torture.linearizability import linearizable
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unknown
 from outlive.base.random import Random
-from outlive.resources import VirtualMachine
+from outlive.resources import ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.store import Reset, Store, Upsert, list_all
 from outlive.store.kubernetes import ClusterAccess, KubernetesStore
@@ -193,6 +194,7 @@ def test_a_watch_whose_version_has_expired_lists_again(server: ApiServer) -> Non
             now = await store.get(VirtualMachine, "vm-1", fresh=True)
             await patient(follower, {"vm-1": now})
             await follower.close()
+            assert any(isinstance(one, Reset) for one in follower.seen), "the version had expired"
             in_order(follower)
 
     run_real(scene(), limit_s=LIMIT_S)
@@ -245,6 +247,85 @@ def test_a_watch_that_the_server_ends_without_a_word_goes_on(server: ApiServer) 
                 await patient(follower, wanted)
             in_order(follower)
             await follower.close()
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_no_event_is_lost_or_comes_twice_where_a_watch_goes_on(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, proxied(server.port) as proxy, behind(proxy, server) as watching:
+            made = await store.create(vm("vm-0"))
+            follower = Follower(watching.observe(VirtualMachine))
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            wanted = [made.metadata.resource_version]
+            for number in range(40):
+                made = await store.replace(with_project(made, f"p{number}"))
+                wanted.append(made.metadata.resource_version)
+                if number % 9 == 8:  # in the middle of whatever comes just then
+                    proxy.break_all()
+                    await follower.until(lambda objects, made=made: objects == {"vm-0": made})
+            await follower.until(lambda objects: objects == {"vm-0": made})
+            await follower.close()
+            assert not any(isinstance(one, Reset) for one in follower.seen)
+            shown = [one.object.metadata.resource_version for one in follower.seen if isinstance(one, Upsert)]
+            assert shown == wanted
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_a_consumer_that_is_slow_comes_to_see_the_last_state_of_everything(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, opened(server, 2) as watching:
+            large = "x" * 20_000
+            made = [await store.create(vm(f"vm-{number}")) for number in range(8)]
+            follower = Follower(watching.observe(VirtualMachine))
+            await follower.until(lambda objects: len(objects) == len(made))
+
+            async def rewrite(place: int) -> None:
+                for turn in range(180):
+                    one = made[place]
+                    meta = replace(one.metadata, annotations={"outlive.dev/text": f"{turn} {large}"})
+                    made[place] = await store.replace(replace(one, metadata=meta))
+
+            await asyncio.wait([asyncio.create_task(rewrite(place)) for place in range(len(made))])
+            await store.delete(made[0].ref)
+            await patient(follower, {one.name: one for one in made[1:]})
+            await follower.close()
+            in_order(follower)
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_a_write_whose_answer_is_lost_is_unknown_and_was_applied_once(server: ApiServer) -> None:
+    server.empty()
+
+    async def scene() -> None:
+        async with opened(server) as store, proxied(server.port) as proxy, behind(proxy, server) as writing:
+            ref = ObjectRef(kind="VirtualMachine", name="vm-0")
+            writes: dict[str, Callable[[VirtualMachine], Awaitable[object]]] = {
+                "replace": lambda now: writing.replace(with_project(now, "lost")),
+                "replace_status": lambda now: writing.replace_status(with_phase(now, "lost")),
+                "patch_metadata": lambda _: writing.patch_metadata(ref, labels={"lost": "yes"}),
+                "delete": lambda now: writing.delete(ref, uid=now.metadata.uid),
+                "create": lambda _: writing.create(vm("vm-0", project="lost")),
+            }
+            before = await store.create(vm("vm-0"))
+            for name, write in writes.items():
+                await writing.list(VirtualMachine)  # a connection is open: its own answers are not what is lost
+                proxy.loses_answers = True
+                with pytest.raises(Unknown):
+                    await write(before)
+                proxy.loses_answers = False
+                page = await store.list(VirtualMachine)
+                assert (page.items == ()) == (name == "delete"), name
+                if page.items:
+                    assert page.items[0].metadata.resource_version != before.metadata.resource_version, name
+                    assert page.items[0].metadata.generation <= before.metadata.generation + 1, name
+                    before = page.items[0]
 
     run_real(scene(), limit_s=LIMIT_S)
 

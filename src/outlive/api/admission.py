@@ -11,9 +11,10 @@ A step that this version does not know is a warning, never an error, so that a r
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -210,15 +211,30 @@ class DiskOwners:
         self._now_s = now_s
         self._names: dict[str, dict[str, None]] | None = None
         self._read_s = 0.0
+        self._reading: asyncio.Task[dict[str, dict[str, None]]] | None = None
+        """The listing that runs; all who wait for it share it, and it goes on where one of them gives up."""
+        self._added: list[VirtualMachine] = []
+        """Counted since it began."""
 
     async def find_owners(self, disk: str) -> tuple[str, ...]:
         """Names of VMs that may have it, or had it, under whatever id. Errors of the store."""
-        if self._names is None or self._now_s() - self._read_s > OWNERS_S:
-            since_s, names = self._now_s(), dict[str, dict[str, None]]()
-            async for vm in list_all(self._store, VirtualMachine):
-                _add(names, vm)
-            self._names, self._read_s = names, since_s
-        return tuple(self._names.get(image_key(disk), ()))
+        names = self._names
+        if names is None or self._now_s() - self._read_s > OWNERS_S:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read(), name="owners of disks")
+                self._reading.add_done_callback(_retrieve)
+            names = await asyncio.shield(self._reading)
+        return tuple(names.get(image_key(disk), ()))
+
+    async def _read(self) -> dict[str, dict[str, None]]:
+        since_s, names = self._now_s(), dict[str, dict[str, None]]()
+        self._added = []
+        async for vm in list_all(self._store, VirtualMachine):
+            _add(names, vm)
+        for vm in self._added:
+            _add(names, vm)
+        self._names, self._read_s = names, since_s
+        return names
 
     async def read_again(self) -> None:
         """Add what others have written since; what is about to be written stays."""
@@ -227,8 +243,15 @@ class DiskOwners:
 
     def add(self, vm: VirtualMachine) -> None:
         """Count the VM, which is about to be written, among the owners of its disks."""
+        if self._reading is not None and not self._reading.done():
+            self._added.append(vm)
         if self._names is not None:
             _add(self._names, vm)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Nobody may wait any more for a listing that failed."""
+    _ = task.cancelled() or task.exception()
 
 
 def _add(names: dict[str, dict[str, None]], vm: VirtualMachine) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -18,15 +19,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from outlive.api.admission import DiskOwners, Neighbours, admitted, check_deletion, completed
-from outlive.api.auth import ADMISSION_PATH, CHECKED, HOSTS, Identity, Role, may_write
+from outlive.api.auth import ADMISSION_PATH, CHECKED, HOSTS, LEASES_PATH, Identity, Role, may_write
 from outlive.api.errors import TimedOut, status_document
 from outlive.api.middleware import REQUEST_ID
 from outlive.api.permission import permit_write, require_readable
+from outlive.api.quotas import HostQuotas
 from outlive.api.requests import JSON, json_response, media_type
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, Forbidden, Invalid, NotFound, OutliveError, Refused
 from outlive.base.logging import get_logger
-from outlive.resources import PLURALS, Hypervisor, Resource, Token
+from outlive.resources import PLURALS, Election, Hypervisor, Membership, Resource, Token
 from outlive.resources.cluster_roles import COORDINATOR_ACCOUNTS, HOST_ACCOUNTS
 from outlive.resources.meta import GROUP
 from outlive.store import Malformed, Store, list_all
@@ -47,10 +49,15 @@ GROUPS: Final = {
 }
 """Groups of users that are no hosts; the first that a user is in counts."""
 
+LEASES: Final = tuple(sorted((Membership.info.plural, Election.info.plural)))
+OTHERS: Final = tuple(sorted(set(PLURALS) - set(LEASES)))
+"""Kinds by webhook: while many others are reviewed a renewal waits for none of them."""
 CONTROLLER_ACCOUNT: Final = "outlive-controller"
 SERVICE: Final = "outlive"
 """As the manifests call them (``deploy/kubernetes``)."""
 _ACCOUNT: Final = "system:serviceaccount:"
+CASCADES: Final = ("orphan", "foregroundDeletion")
+"""Finalizers by which an API server remembers how what belongs to an object is deleted."""
 
 _log = get_logger("api.admission")
 
@@ -74,7 +81,6 @@ class _Request(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     object: msgspec.Raw = msgspec.Raw()
     old_object: msgspec.Raw = msgspec.Raw()
-    options: dict[str, Any] | None = None
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,26 +115,41 @@ def webhook_manifest(authority: bytes, key: str, *, namespace: str, url: str = "
     machine; without it the Service of the manifests. It fails closed, for all kinds alike: what nobody judged is not
     written.
     """
-    path = f"{ADMISSION_PATH}/{key}"
-    service = {"namespace": namespace, "name": SERVICE, "port": 443, "path": path}
-    client = {"url": f"{url.rstrip('/')}{path}"} if url else {"service": service}
-    rule = {"apiGroups": [GROUP], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE", "DELETE"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "outlive"},
         "webhooks": [
+            _webhook("leases", LEASES, f"{ADMISSION_PATH}/{key}{LEASES_PATH}", authority, namespace, url),
+            _webhook("writes", OTHERS, f"{ADMISSION_PATH}/{key}", authority, namespace, url),
+        ],
+    }
+
+
+def _webhook(
+    name: str, plurals: Sequence[str], path: str, authority: bytes, namespace: str, url: str
+) -> dict[str, Any]:
+    service = {"namespace": namespace, "name": SERVICE, "port": 443, "path": path}
+    client = {"url": f"{url.rstrip('/')}{path}"} if url else {"service": service}
+    resources = [resource for plural in plurals for resource in (plural, f"{plural}/*")]
+    operations = ["CREATE", "UPDATE", "DELETE"]
+    return {
+        "name": f"{name}.{GROUP}",
+        "rules": [
             {
-                "name": f"writes.{GROUP}",
-                "rules": [{**rule, "resources": ["*/*"], "scope": "*"}],
-                "clientConfig": {"caBundle": base64.b64encode(authority).decode(), **client},
-                "failurePolicy": "Fail",
-                "matchPolicy": "Equivalent",
-                "sideEffects": "None",
-                "timeoutSeconds": WEBHOOK_S,
-                "admissionReviewVersions": ["v1"],
+                "apiGroups": [GROUP],
+                "apiVersions": ["*"],
+                "operations": operations,
+                "resources": resources,
+                "scope": "*",
             }
         ],
+        "clientConfig": {"caBundle": base64.b64encode(authority).decode(), **client},
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": WEBHOOK_S,
+        "admissionReviewVersions": ["v1"],
     }
 
 
@@ -138,6 +159,7 @@ class AdmissionReviews:
     def __init__(self, store: Store, clock: Clock, namespace: str) -> None:
         self._store = store
         self._owners = DiskOwners(store, clock.monotonic)
+        self._quotas = HostQuotas(store, clock)
         self._namespace = namespace
 
     async def review(self, request: Request, _identity: Identity) -> Response:
@@ -163,6 +185,8 @@ class AdmissionReviews:
         user = asked.user_info
         identity = identity_of(user.username, user.groups, self._namespace)
         kind = PLURALS.get(asked.resource.resource)
+        if kind is not None and asked.operation == "UPDATE" and _ends_cascade(kind, asked):
+            return ()
         if identity is None:
             raise Forbidden(
                 f"the user {user.username} has no role in Outlive",
@@ -183,9 +207,10 @@ class AdmissionReviews:
             await require_readable(self._store, identity, before)
         _check_owners(identity, before, after)
         await permit_write(self._store, identity, before, after)
+        await self._quotas.check(identity, before, after)
         if after is None:
             assert before is not None
-            await self._check_deletion(before, force=(asked.options or {}).get("propagationPolicy") == "Orphan")
+            await self._check_deletion(before)
             return ()
         if status:
             return ()
@@ -202,8 +227,8 @@ class AdmissionReviews:
         await Neighbours(self._store, self._owners).check(obj)
         return warnings
 
-    async def _check_deletion(self, obj: Resource, *, force: bool) -> None:
-        await check_deletion(obj, self._store, force=force)
+    async def _check_deletion(self, obj: Resource) -> None:
+        await check_deletion(obj, self._store, force=False)
         if not isinstance(obj, Hypervisor):
             return
         async for token in list_all(self._store, Token):
@@ -224,6 +249,19 @@ def _object_of(kind: type[Resource], raw: msgspec.Raw, identity: Identity, when:
     if when == "was" and identity.role is Role.ADMIN:
         return None
     raise Invalid(f"{kind.kind()}/{found.ref.name} as it {when} is not understood: {found.why}", remedy="mend it")
+
+
+def _ends_cascade(kind: type[Resource], asked: _Request) -> bool:
+    """True for the garbage collector's part of a deletion: it takes its own finalizer from what is being deleted."""
+    before, after = understood(kind, asked.old_object), understood(kind, asked.object)
+    if isinstance(before, Malformed) or isinstance(after, Malformed) or not before.deleting:
+        return False
+    left = tuple(one for one in before.metadata.finalizers if one not in CASCADES)
+    if left == before.metadata.finalizers:
+        return False
+    seen = msgspec.structs.replace(after.metadata, resource_version=before.metadata.resource_version)
+    wanted = msgspec.structs.replace(before.metadata, finalizers=left, generation=seen.generation)
+    return msgspec.structs.replace(after, metadata=seen) == msgspec.structs.replace(before, metadata=wanted)
 
 
 def _check_owners(identity: Identity, before: Resource | None, after: Resource | None) -> None:

@@ -29,6 +29,7 @@ from outlive.api.audit import RequestAudit
 from outlive.api.auth import (
     ADMISSION_PATH,
     ANYBODY,
+    LEASES_PATH,
     PEER,
     Access,
     Authenticator,
@@ -43,6 +44,7 @@ from outlive.api.errors import SlowBody, TimedOut
 from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Levels, PriorityLevel, Turns, level_of
 from outlive.api.liquid import PATHS, QUOTA_SUFFIX, USAGE_SUFFIX, Liquid
+from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import (
     AUTHENTICATE,
     ERROR,
@@ -292,7 +294,17 @@ def _endpoints(deps: ApiDeps, caches: WatchCaches, watches: Watches, turns: Turn
         return _operation(deps, turns)
     endpoints = [
         *_resources(
-            Resources(deps.store, deps.plurals, caches, watches, turns, deps.clock, deps.ids, deps.known_cells)
+            Resources(
+                deps.store,
+                deps.plurals,
+                caches,
+                watches,
+                turns,
+                deps.clock,
+                deps.ids,
+                deps.known_cells,
+                ListPlaces(deps.admission.key if deps.admission is not None else ""),
+            )
         ),
         *_kubernetes(deps, turns),
         *_operation(deps, turns),
@@ -417,7 +429,6 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
     trusts = "The server's own authority, whose fingerprint clients compare"
     is_ready = "Whether the process is ready: 200, or 503 and why not"
     reviews = "Review a write for the Kubernetes API server"
-    admission_path = f"{ADMISSION_PATH}/{{key}}"
     metrics_access = Access.OPEN if deps.settings.metrics_auth == "none" else Access.SURVEY
     return [
         Endpoint("/healthz", alive, Access.OPEN, "Whether the process serves at all", "operation"),
@@ -440,7 +451,10 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
         *([Endpoint(KEY_PATH, cluster_key, Access.CLUSTER_KEY, opens, "operation")] if deps.cluster_key else []),
         *([Endpoint(SCREEN_PATH, screen_password, Access.SCREEN, screens, "operation")] if deps.opened else []),
         *(
-            [Endpoint(admission_path, deps.admission.review, Access.ADMIT, reviews, "operation", ("POST",))]
+            [
+                Endpoint(path, deps.admission.review, Access.ADMIT, reviews, "operation", ("POST",))
+                for path in (f"{ADMISSION_PATH}/{{key}}", f"{ADMISSION_PATH}/{{key}}{LEASES_PATH}")
+            ]
             if deps.admission
             else []
         ),

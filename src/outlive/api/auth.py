@@ -156,6 +156,8 @@ API_SERVER: Final = Identity("kubernetes-api-server", Role.SCHEDULER)
 """Who sends reviews of writes."""
 ADMISSION_PATH: Final = "/admission"
 """Before the key in the path: no log shows more of it."""
+LEASES_PATH: Final = "/leases"
+"""After the key: reviews of leases, which wait for no others."""
 
 
 def check_end(identity: Identity, now: Instant) -> None:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.requests import Request
 
-from outlive.api.auth import HOSTS, Access, Identity, Role
+from outlive.api.auth import HOSTS, LEASES_PATH, Access, Identity, Role
 from outlive.api.errors import TooManyRequests
 from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError
@@ -46,8 +46,10 @@ class PriorityLevel(enum.StrEnum):
     """Everything else of hosts, coordinators, controllers, Nova and Limes."""
     PEOPLE = "people"
     """Of users, operators, viewers and admins."""
+    ADMISSION_LEASES = "admission-leases"
+    """Reviews of leases for a Kubernetes API server, which hosts write there directly."""
     ADMISSION = "admission"
-    """Reviews of writes for a Kubernetes API server: leases of hosts that write there directly wait for them."""
+    """Reviews of all other writes for it."""
     ANONYMOUS = "anonymous"
     """Without a token: pages, descriptions, and tokens that are not known."""
 
@@ -65,6 +67,7 @@ SEAT_LIMITS: Final[Mapping[PriorityLevel, SeatLimits]] = {
     PriorityLevel.PROTOCOL: SeatLimits(seats=256, share=8, queue=64),
     PriorityLevel.WORK: SeatLimits(seats=128, share=64, queue=256),
     PriorityLevel.PEOPLE: SeatLimits(seats=32, share=16, queue=128),
+    PriorityLevel.ADMISSION_LEASES: SeatLimits(seats=256, share=256, queue=1024),
     PriorityLevel.ADMISSION: SeatLimits(seats=64, share=64, queue=1024),
     PriorityLevel.ANONYMOUS: SeatLimits(seats=32, share=16, queue=64),
 }
@@ -79,7 +82,7 @@ def level_of(identity: Identity, access: Access, route: str, request: Request) -
     if access is Access.OPEN:
         return PriorityLevel.ANONYMOUS
     if access is Access.ADMIT:
-        return PriorityLevel.ADMISSION
+        return PriorityLevel.ADMISSION_LEASES if route.endswith(LEASES_PATH) else PriorityLevel.ADMISSION
     if identity.role in HOSTS:
         plural, write = request.path_params.get("plural", ""), request.method not in ("GET", "HEAD")
         lease = plural in _LEASES and (write or "name" in request.path_params)

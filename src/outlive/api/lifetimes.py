@@ -210,16 +210,17 @@ class TokenUpkeep:
             await self._recorder.record([*self._end_faults(), *self._further(self._clock.now())])
             await self._clock.sleep(LOOK_S)
 
-    async def update(self) -> None:
-        """Renew the token of the state directory, and write ends and uses of the others.
-
-        The next call repeats a write that failed.
-        """
+    async def renew(self) -> None:
+        """Renew the token of the state directory, or have it follow the shared one; what fails is repeated."""
         try:
             if await self._renew() if self._renew is not None else self._state.renew():
                 self.renewed()
         except (OSError, OutliveError) as error:
             _log.error("token.not_renewed", token=STATE_NAME, error=str(error))
+
+    async def update(self) -> None:
+        """The same, and write ends and uses of the others. The next call repeats a write that failed."""
+        await self.renew()
         now, writes = self._clock.now(), 0
         for one in self._tokens.informer.items():
             if writes >= WRITES:

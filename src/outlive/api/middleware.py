@@ -245,6 +245,8 @@ class RequestMiddleware:
         in texts as well, which are few.
         """
         most = OBJECT_VALUES if scope["path"].startswith("/apis/") else REQUEST_VALUES
+        if scope["path"].startswith(_ADMISSION):
+            most = 4 * OBJECT_VALUES  # an object as it was and as it is to be, with what others note of both
 
         async def receive_part() -> Message:
             if body.declared > self._body_limit:

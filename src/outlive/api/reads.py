@@ -70,7 +70,14 @@ class ResourceReader:
     """Answers GET for ``api.resources``."""
 
     def __init__(
-        self, store: Store, caches: WatchCaches, watches: Watches, turns: Turns, clock: Clock, known_cells: KnownCells
+        self,
+        store: Store,
+        caches: WatchCaches,
+        watches: Watches,
+        turns: Turns,
+        clock: Clock,
+        known_cells: KnownCells,
+        places: ListPlaces,
     ) -> None:
         self._store = store
         self._caches = caches
@@ -78,7 +85,7 @@ class ResourceReader:
         self._turns = turns
         self._clock = clock
         self._known_cells = known_cells
-        self._places = ListPlaces()
+        self._places = places
 
     async def get(self, request: Request, identity: Identity, target: Target) -> Response:
         """One object."""

@@ -40,6 +40,7 @@ from outlive.api.config import PATCH_ATTEMPTS
 from outlive.api.errors import success_document
 from outlive.api.kubernetes import KnownCells
 from outlive.api.levels import Turns
+from outlive.api.list_places import ListPlaces
 from outlive.api.middleware import ROUTE
 from outlive.api.patches import (
     APPLY_PATCH,
@@ -52,6 +53,7 @@ from outlive.api.patches import (
     same_but_labels,
 )
 from outlive.api.permission import permit_write, require_readable, revoke_tokens, shown_part
+from outlive.api.quotas import HostQuotas
 from outlive.api.reads import ResourceReader
 from outlive.api.requests import (
     JSON,
@@ -69,7 +71,7 @@ from outlive.api.requests import (
 from outlive.api.watch import Watches
 from outlive.api.watch_cache import WatchCaches
 from outlive.base.clock import Clock
-from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound
+from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, OutliveError, Unavailable
 from outlive.base.ids import Ids
 from outlive.resources import (
     HostLog,
@@ -102,10 +104,12 @@ class Resources:
         clock: Clock,
         ids: Ids,
         known_cells: KnownCells,
+        places: ListPlaces,
     ) -> None:
         self._store = store
         self._plurals = plurals
-        self._reader = ResourceReader(store, caches, watches, turns, clock, known_cells)
+        self._reader = ResourceReader(store, caches, watches, turns, clock, known_cells, places)
+        self._quotas = HostQuotas(store, clock)
         self._clock = clock
         self._owners = DiskOwners(store, clock.monotonic)
         self._ids = ids
@@ -190,6 +194,7 @@ class Resources:
         if current is not None and wanted is not None:
             wanted = merge_half(current, wanted, status=target.status)
         await permit_write(self._store, identity, current, wanted)
+        await self._quotas.check(identity, current, wanted)
 
     async def _check_admission(self, obj: Resource) -> tuple[str, ...]:
         """Check an object before it is written, and return warnings for the writer; ``Invalid`` if it is unusable."""
@@ -305,10 +310,11 @@ class Resources:
                 attempt += 1
         if isinstance(current, Hypervisor) and store is self._store:
             for kind in (HostLog, HypervisorUsage):  # what its daemon published, and nobody else may delete
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(OutliveError):  # the deletion itself was applied
                     await store.delete(ObjectRef(kind=kind.kind(), name=current.name))
-        if current.metadata.finalizers and (left := await _find_current(store, target)) is not None:
-            return await self._answer_write(request, identity, current, left)
+        with contextlib.suppress(Unavailable):
+            if current.metadata.finalizers and (left := await _find_current(store, target)) is not None:
+                return await self._answer_write(request, identity, current, left)
         plural = target.kind.info.plural
         return json_response(success_document(plural=plural, name=target.name, uid=current.metadata.uid))
 

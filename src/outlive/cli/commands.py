@@ -80,9 +80,7 @@ _ACCESS = {
             help="Of --store kubernetes; else KUBECONFIG, a pod's account, ~/.kube/config.",
         ),
     ],
-    "context": Annotated[
-        str, typer.Option("--context", metavar="NAME", envvar="OUTLIVE_CONTEXT", help="Of the kubeconfig.")
-    ],
+    "context": Annotated[str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig.")],
 }
 _WRITE_ACCESS = {name: option for name, option in _ACCESS.items() if name != "state"}
 _OUTPUT = {

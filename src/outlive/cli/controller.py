@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE, parse_listen
@@ -32,6 +33,7 @@ from outlive.runtime.tasks import OrderedTaskGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from outlive.api.config import ApiSettings
     from outlive.api.lifetimes import StateToken
     from outlive.store.kubernetes import KubernetesStore
 
@@ -46,7 +48,10 @@ Kubeconfig = Annotated[
     str, typer.Option("--kubeconfig", metavar="FILE", help="The API server; in a pod its service account.")
 ]
 Context = Annotated[str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig.")]
-Namespace = Annotated[str, typer.Option("--namespace", metavar="NAME", help="Where the Secret with the keys is.")]
+Namespace = Annotated[
+    str,
+    typer.Option("--namespace", metavar="NAME", envvar="OUTLIVE_NAMESPACE", help="Where the Secret with the keys is."),
+]
 
 
 async def controller(
@@ -85,6 +90,14 @@ async def controller(
         await store.close()
 
 
+def _with_service_names(api: ApiSettings, namespace: str) -> ApiSettings:
+    """The settings with the names of the Service of the manifests, by which the cluster reaches the controllers."""
+    from outlive.api.admission_review import SERVICE
+
+    names = (SERVICE, f"{SERVICE}.{namespace}", f"{SERVICE}.{namespace}.svc")
+    return msgspec.structs.replace(api, names=tuple(dict.fromkeys((*api.names, *names))))
+
+
 def _make_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -113,7 +126,7 @@ async def _run(
         await serve(
             store,
             directory,
-            sections,
+            {**sections, "api": _with_service_names(sections["api"], namespace)},
             file,
             role_settings(sections),
             closing,
@@ -131,8 +144,8 @@ async def _run(
 async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) -> None:
     """Have the cluster's keys in the directory; the first server makes them.
 
-    ``Refused`` where the cluster has had keys, and neither the Secret nor the directory has them any more: other ones
-    would open no secret, and no host would believe them.
+    ``Refused`` where the cluster has had keys, and the Secret is gone: others would open no secret, and no host would
+    believe them; or somebody has deleted it so that no controller begins here again.
     """
     from outlive.api.lifetimes import StateToken
     from outlive.api.tls import AUTHORITY_KEY_FILE, ServerTls
@@ -147,10 +160,11 @@ async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) ->
         store.become(await read_incarnation(store, namespace))
         return
     cluster = await read(store, Cluster, CLUSTER)
-    if cluster is not None and cluster.status.sealing_key and not _has_files(directory, files):
+    if cluster is not None and cluster.status.sealing_key:
         raise Refused(
             f"this cluster has had keys, and Secret {namespace}/{NAME} is gone",
-            remedy="put the Secret back from its backup",
+            remedy="put the Secret back from its backup, unless the cluster has moved away: "
+            "docs/operating/kubernetes.md#backup",
         )
     say(f"the keys of this cluster are made, and kept in Secret {NAME} of namespace {namespace}")
     clock = SystemClock()
@@ -159,10 +173,6 @@ async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) ->
     ClusterKey.ensure(directory / KEY_FILE)
     await share_keys(store, namespace, directory, files, SystemIds().uuid())
     store.become(await read_incarnation(store, namespace))
-
-
-def _has_files(directory: Path, files: tuple[str, ...]) -> bool:
-    return all((directory / name).exists() for name in files)
 
 
 async def _renew_token(store: KubernetesStore, namespace: str, token: StateToken) -> bool:

@@ -143,9 +143,9 @@ def _table(counts: Counter[str]) -> TextTable:
 
 def _steps(directory: Path, server: str, namespace: str) -> list[str]:
     steps = [
-        f"put what {directory}/outlive.yaml says into the settings of the controllers; api.names has every name and "
+        f"put what {directory}/outlive.yaml says into deploy/kubernetes/outlive.yaml; api.names has every name and "
         "address at which hosts look for the server",
-        f"start the controllers: kubectl -n {namespace} scale deployment/outlive-controller --replicas=2",
+        "start the controllers: replicas: 2 in deploy/kubernetes/controller.yaml, kubectl apply -k deploy/kubernetes",
         "have the server's address lead to them, or write theirs into server.url of each host's "
         "/etc/outlive/node.yaml and restart outlive node there; VMs run on",
         "wait until outlive status does not say any more that the cluster is paused; a host that is lost for good: "

@@ -26,7 +26,7 @@ from outlive.drivers.files import STDIN, read_input
 from outlive.drivers.secrets import KEY_FILE, VALUE_BYTES, ClusterKey, SealingKey
 from outlive.resources import Cluster, Hypervisor, ObjectMeta, Secret, SecretSpec
 from outlive.resources.cluster import CLUSTER
-from outlive.store import compare_and_swap, list_all
+from outlive.store import compare_and_swap, list_all, read
 
 if TYPE_CHECKING:
     from outlive.base.clock import Clock
@@ -124,6 +124,11 @@ async def rotate_key(
     path = key_file or access.directory / KEY_FILE
     key = ClusterKey.read(path)
     async with access.open(write=True) as store:
+        if (cluster := await read(store, Cluster, CLUSTER)) is not None and cluster.status.replicated:
+            raise Refused(
+                "several controllers share this key, and none of them replaces it alone",
+                remedy="docs/operating/kubernetes.md#authority",
+            )
         published = (await sealing_key(store)).id
         if published not in key.ids:
             what = f"secrets are sealed for key {published}, which is not in it"

@@ -269,7 +269,7 @@ async def serve(
     )
     app = create_app(deps)
     async with stored.following(), AsyncExitStack() as servers, OrderedTaskGroup() as group:
-        await upkeep.update()
+        await upkeep.renew()
         local = None
         if own is not None and tls is None:  # kubectl sends no token over plain HTTP
             few = msgspec.structs.replace(api, connections=KUBECTL_CONNECTIONS)

@@ -30,7 +30,7 @@ from outlive.inventory.cloud_slots import OWNER_LABEL, changes, cloud_name, clou
 from outlive.inventory.settings import InventorySettings
 from outlive.inventory.sync import HOST_MISSES
 from outlive.resources import CREATOR_LABEL, FAILOVER, Cluster, Hypervisor, ObjectRef, R, Reservation
-from outlive.resources.cluster import CLUSTER
+from outlive.resources.cluster import CLUSTER, cluster_id
 from outlive.resources.foreign import CloudHypervisor, CloudReservation
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.cluster_verbs import ClusterVerbs
@@ -197,8 +197,9 @@ class SlotMirror:
     async def reconcile(self, key: str) -> Requeue | None:
         """Have one object for the slot, in the cluster of its host, and none elsewhere."""
         slot = self._caches.slots.get(key)
-        if slot is not None and slot.spec.type != FAILOVER:
+        if (slot is not None and slot.spec.type != FAILOVER) or key in self._caches.slots.malformed:
             return None
+        self.problems.pop(cloud_name(key), None)
         target = ""
         if slot is not None and (name := slot.status.host or slot.spec.target_host):
             host = self._caches.hosts.get(name)
@@ -229,7 +230,6 @@ class SlotMirror:
 
     async def _write(self, cluster: InventoryCluster, slot: Reservation, there: CloudReservation | None) -> None:
         wanted, name = cloud_reservation(slot, self.owner), cloud_name(slot.name)
-        self.problems.pop(name, None)
         if there is None:
             try:
                 there = await cluster.verbs.create(CloudReservation, wanted)
@@ -311,7 +311,7 @@ class HypervisorMirror:
         """Follow every cluster, and keep hosts and slots."""
         self._faults.forget()
         self._misses = {}
-        owner = (await self._store.get(Cluster, CLUSTER)).metadata.uid
+        owner = cluster_id(await self._store.get(Cluster, CLUSTER))
         ours = Selector.labels({OWNER_LABEL: owner})
         begun = self._clock.monotonic()
         self._followed_at = {one.name: begun for one in self._clusters}

@@ -159,6 +159,8 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
         return f"the cluster being disarmed ({mode})" if mode else ""
 
 
+CLUSTER_ID_ANNOTATION: Final = "outlive.dev/cluster-id"
+"""Of a ``Cluster`` that was moved to another store: its uid there before, by which others still know it."""
 CLUSTER: Final = "default"
 """The name of the only ``Cluster``."""
 
@@ -240,6 +242,11 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         """Whether the store went back and not every host has registered since, nor was confirmed to be lost."""
         confirmed = self.spec.confirmed_incarnation
         return self.status.pause is not None and (confirmed == "" or confirmed != self.status.store_incarnation)
+
+
+def cluster_id(cluster: Cluster) -> str:
+    """By what others know the cluster, whatever store it is in."""
+    return cluster.metadata.annotations.get(CLUSTER_ID_ANNOTATION, cluster.metadata.uid)
 
 
 class ElectionRecord(Part, frozen=True, kw_only=True):

@@ -82,4 +82,5 @@ class StoreTroubles:
 
 
 def _place(path: str) -> str:
-    return "/".join(path.split("/")[:PLACE_PARTS])
+    """Group, version, kind, and which half."""
+    return "/".join(path.split("/")[:PLACE_PARTS]) + ("/status" if path.endswith("/status") else "")

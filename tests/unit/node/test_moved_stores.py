@@ -28,7 +28,7 @@ from outlive.resources import (
     Token,
     VirtualMachine,
 )
-from outlive.resources.cluster import ClusterSpec, ClusterStatus
+from outlive.resources.cluster import ClusterSpec, ClusterStatus, cluster_id
 from outlive.resources.memberships import SilentPeer
 from outlive.resources.vms import VirtualMachineStatus
 from outlive.simulation.spec import VmSpec
@@ -124,6 +124,15 @@ def test_the_cluster_is_paused_and_knows_the_store_that_it_was_in() -> None:
     found = moved(Cluster(metadata=ObjectMeta(name="default"), status=status)).status
     assert (found.store_incarnation, found.former_incarnations) == ("new", ("old", "older"))
     assert found.pause.since == SINCE
+
+
+def test_others_know_the_cluster_by_what_they_knew_it_before() -> None:
+    first = Cluster(metadata=ObjectMeta(name="default", uid="11111111-1111-4111-8111-111111111111"))
+    uids = {first.metadata.uid: "22222222-2222-4222-8222-222222222222"}
+    once = moved_object(first, uids, MOVE)
+    assert cluster_id(once) == cluster_id(first) == first.metadata.uid
+    again = msgspec.structs.replace(once, metadata=msgspec.structs.replace(once.metadata, uid=uids[first.metadata.uid]))
+    assert cluster_id(moved_object(again, {}, MOVE)) == first.metadata.uid
 
 
 def test_times_and_generations_that_count_are_kept() -> None:

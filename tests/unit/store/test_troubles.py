@@ -55,6 +55,18 @@ def test_what_belongs_to_the_work_is_no_trouble_and_shows_that_the_server_answer
     run(scene())
 
 
+def test_a_half_that_is_refused_is_told_though_the_other_one_is_written() -> None:
+    async def scene() -> None:
+        troubles = StoreTroubles(LoopClock())
+        for _ in range(25):
+            troubles.failed("PUT", f"{VMS}/v1/status", DENIED)
+            troubles.succeeded("PUT", f"{VMS}/v1")
+            await asyncio.sleep(1.0)
+        assert troubles.lasting() == (DENIED,)
+
+    run(scene())
+
+
 def test_what_nobody_has_tried_for_long_is_not_told_any_more() -> None:
     async def scene() -> None:
         troubles = StoreTroubles(LoopClock())

@@ -12,7 +12,7 @@ import binascii
 import contextlib
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
@@ -103,6 +103,10 @@ async def share_keys(
         await read_shared_keys(store, namespace, directory, files)
 
 
+_Dated = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time that says of which zone it is."""
+
+
 class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
     """The token that all servers know."""
 
@@ -120,7 +124,7 @@ async def read_shared_token(store: KubernetesStore, namespace: str, file: str) -
     meta = secret.metadata
     try:
         token = base64.b64decode(secret.data[file], validate=True).decode("ascii").strip()
-        issued = msgspec.convert(meta.annotations.get(ISSUED, meta.creation_timestamp), datetime, strict=False)
+        issued = msgspec.convert(meta.annotations.get(ISSUED, meta.creation_timestamp), _Dated, strict=False)
     except (KeyError, ValueError, msgspec.ValidationError) as error:
         raise BadInput(f"holds no token: {error}", place=place, remedy="put it back from a backup") from None
     return SharedToken(secret=token, issued=issued, version=meta.resource_version)
@@ -187,6 +191,9 @@ async def _read(store: KubernetesStore, namespace: str) -> _Secret | None:
         return msgspec.convert(await store.call("GET", f"{_path(namespace)}/{NAME}"), _Secret)
     except NotFound:
         return None
+    except msgspec.ValidationError as error:
+        place = f"Secret {namespace}/{NAME}"
+        raise BadInput(f"is broken: {error}", place=place, remedy="put it back from a backup") from None
 
 
 async def _create(store: KubernetesStore, namespace: str, data: dict[str, str], annotations: dict[str, str]) -> None:

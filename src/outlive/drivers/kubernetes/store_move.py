@@ -23,7 +23,7 @@ from outlive.base.errors import Refused
 from outlive.base.phrases import listing
 from outlive.drivers.kubernetes.shared_keys import Move
 from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Resource, Token
-from outlive.resources.cluster import CLUSTER, Pause
+from outlive.resources.cluster import CLUSTER, CLUSTER_ID_ANNOTATION, Pause, cluster_id
 from outlive.resources.codec import decode, encode
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, compare_and_swap, list_all
@@ -83,7 +83,11 @@ def moved_object(obj: Resource, uids: Mapping[str, str], move: Move) -> Resource
         number = NEW_GENERATION if int(found[2]) == meta.generation else 0
         return found[1] + str(number).encode()
 
-    return decode(type(obj), _OBSERVED.sub(observed, raw))
+    moved = decode(type(obj), _OBSERVED.sub(observed, raw))
+    if not isinstance(obj, Cluster):
+        return moved
+    annotations = {**moved.metadata.annotations, CLUSTER_ID_ANNOTATION: cluster_id(obj)}  # never the new uid
+    return _replace(moved, metadata=_replace(moved.metadata, annotations=annotations))
 
 
 def is_same(found: Resource, wanted: Resource, half: str = "") -> bool:

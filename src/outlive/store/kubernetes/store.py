@@ -20,7 +20,7 @@ import msgspec
 
 from outlive.base import limits
 from outlive.base.clock import Clock
-from outlive.base.errors import Invalid, OutliveError, Unavailable
+from outlive.base.errors import Invalid, OutliveError, Refused, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource, find_kind
@@ -114,6 +114,15 @@ class KubernetesStore(RestStore):
                 remedy="leave it out when creating",
             )
         return await super().create(obj)
+
+    async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
+        """Delete, or mark where there are finalizers. ``Refused`` for ``orphan``, which means another thing there."""
+        if orphan:
+            raise Refused(
+                f"{ref.kind}/{ref.name} is not deleted by force on the API server itself",
+                remedy="ask a controller: --server URL instead of --store kubernetes",
+            )
+        await super().delete(ref, uid=uid, version=version)
 
     async def patch_metadata(
         self,
