@@ -36,7 +36,7 @@ from outlive.base.random import Random
 from outlive.drivers.kubernetes.verbs import KubernetesVerbs
 from outlive.failover.assembly import HOST_INDEX
 from outlive.inventory import mirror
-from outlive.inventory.mirror import HypervisorMirror, InventoryCluster, MirrorCaches
+from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.settings import InventoryClusterSettings, InventorySettings
 from outlive.placement.reservations import blocked_hosts
 from outlive.resources import (
@@ -88,14 +88,14 @@ class World:
         self.placed: dict[str, str] = {}
         self.hosts = Informer(self.store, Hypervisor, clock=CLOCK, random=random)
         self.slots = Informer(self.store, Reservation, clock=CLOCK, random=random, indexes={HOST_INDEX: blocked_hosts})
-        self.mirror = HypervisorMirror(
+        self.mirror = CloudInventorySyncer(
             self.store,
             [
                 InventoryCluster("east", frozenset({"z2"}), self.away, KubernetesVerbs(self.away)),
                 InventoryCluster("west", frozenset({"z1"}), self.there, KubernetesVerbs(self.there)),
             ],
             settings,
-            MirrorCaches(self.hosts, self.slots),
+            CloudCaches(self.hosts, self.slots),
             self._placed,
             clock=CLOCK,
             random=random,

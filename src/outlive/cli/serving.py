@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from outlive.drivers.backup_files import BackupSource
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
-    from outlive.inventory.mirror import InventoryCluster
+    from outlive.inventory.cloud_sync import InventoryCluster
     from outlive.placement.vms import VMSource
     from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
@@ -412,7 +412,7 @@ def _clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[Inventor
     if not settings.inventory.source:
         return ()
     from outlive.drivers.kubernetes.verbs import KubernetesVerbs
-    from outlive.inventory.mirror import InventoryCluster
+    from outlive.inventory.cloud_sync import InventoryCluster
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     found = []

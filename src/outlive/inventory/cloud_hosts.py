@@ -43,35 +43,35 @@ T = TypeVar("T")
 _replace = msgspec.structs.replace
 
 
-def mirrored_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str, now: datetime) -> Hypervisor:
+def make_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str, now: datetime) -> Hypervisor:
     """The host as its object has it. What the object does not say stays, such as an operator's labels and fencing.
 
     ``BadInput`` names what is not understood.
     """
     before = old if old is not None else Hypervisor(metadata=ObjectMeta(name=seen.name))
-    said = _given(seen.spec, CloudHypervisorSpec())
-    facts = _given(seen.status, CloudHypervisorStatus())
+    said = _value_or(seen.spec, CloudHypervisorSpec())
+    facts = _value_or(seen.status, CloudHypervisorStatus())
     labels = {**before.metadata.labels, CREATOR_LABEL: SOURCE, CLUSTER_LABEL: cluster}
     labels.pop(ZONE_LABEL, None)
     if zone := zone_of(seen):
         labels[ZONE_LABEL] = zone
-    overcommit = _given(said.overcommit, {})
+    overcommit = _value_or(said.overcommit, {})
     if small := sorted(name for name, ratio in overcommit.items() if not ratio >= 1.0):
         raise BadInput(
             f"spec.overcommit of {small[0]} is {overcommit[small[0]]}", place=seen.name, remedy="1.0 or more"
         )
     spec = _replace(
         before.spec,
-        custom_traits=_given(said.custom_traits, ()),
-        allowed_projects=_given(said.allowed_projects, ()),
-        groups=tuple(_group_names(_given(said.groups, ()))),
+        custom_traits=_value_or(said.custom_traits, ()),
+        allowed_projects=_value_or(said.allowed_projects, ()),
+        groups=tuple(_group_names(_value_or(said.groups, ()))),
         overcommit=overcommit,
-        high_availability=_given(said.high_availability, None),
+        high_availability=_value_or(said.high_availability, None),
     )
     capacity = _amounts(facts.capacity, "capacity", seen.name)
     instances = tuple(
-        Instance(id=one.id, name=_given(one.name, ""), active=_given(one.active, False))
-        for one in _given(facts.instances, ())
+        Instance(id=one.id, name=_value_or(one.name, ""), active=_value_or(one.active, False))
+        for one in _value_or(facts.instances, ())
     )
     machine = before.status.domain_capabilities
     status = _replace(
@@ -81,14 +81,14 @@ def mirrored_host(seen: CloudHypervisor, old: Hypervisor | None, *, cluster: str
         effective_capacity=_amounts(facts.effective_capacity, "effectiveCapacity", seen.name) or capacity,
         allocation=_amounts(facts.allocation, "allocation", seen.name),
         instances=instances,
-        num_instances=_given(facts.num_instances, len(instances)),
-        traits=_given(facts.traits, ()),
+        num_instances=_value_or(facts.num_instances, len(instances)),
+        traits=_value_or(facts.traits, ()),
         aggregates=tuple(
-            Aggregate(name=one.name, uuid=_given(one.uuid, ""), metadata=_given(one.metadata, {}))
-            for one in _given(facts.aggregates, ())
+            Aggregate(name=one.name, uuid=_value_or(one.uuid, ""), metadata=_value_or(one.metadata, {}))
+            for one in _value_or(facts.aggregates, ())
         ),
         conditions=_conditions(seen, said, facts, before.status.conditions, now),
-        evicted=_given(facts.evicted, False),
+        evicted=_value_or(facts.evicted, False),
         domain_capabilities=_replace(machine, hypervisor_type=machine.hypervisor_type or "kvm"),
         source=SOURCE,
     )
@@ -112,7 +112,7 @@ def zone_of(seen: CloudHypervisor) -> str:
     return seen.metadata.labels.get(ZONE_LABEL, "")
 
 
-def placed_here(host: Hypervisor, placed: Mapping[str, str]) -> bool:
+def has_vm_on(host: Hypervisor, placed: Mapping[str, str]) -> bool:
     """Whether a VM is on the host: by its source, or as reported last and placed elsewhere by nobody.
 
     ``placed``: VM → host, of every VM that the source of VMs knows.
@@ -130,8 +130,8 @@ def _conditions(
     now: datetime,
 ) -> tuple[Condition, ...]:
     """Those of the object, and what its maintenance says."""
-    found = tuple(_condition(one, seen.name) for one in _given(facts.conditions, ()))
-    word = _given(said.maintenance, "")
+    found = tuple(_condition(one, seen.name) for one in _value_or(facts.conditions, ()))
+    word = _value_or(said.maintenance, "")
     if not word:
         return found
     told = Condition(
@@ -147,8 +147,8 @@ def _conditions(
 
 def _condition(one: ForeignCondition, name: str) -> Condition:
     fields: dict[str, Any] = {"type": one.type, "status": one.status}
-    fields |= {"reason": _given(one.reason, ""), "message": _given(one.message, "")}
-    fields |= {"lastTransitionTime": _given(one.last_transition_time, None)}
+    fields |= {"reason": _value_or(one.reason, ""), "message": _value_or(one.message, "")}
+    fields |= {"lastTransitionTime": _value_or(one.last_transition_time, None)}
     try:
         return msgspec.convert(fields, Condition, strict=False)
     except msgspec.ValidationError as error:
@@ -157,7 +157,7 @@ def _condition(one: ForeignCondition, name: str) -> Condition:
 
 def _amounts(raw: Any, field: str, name: str) -> Amounts | None:
     """The quantities, or ``None`` where there are none."""
-    quantities = _given(raw, None)
+    quantities = _value_or(raw, None)
     if quantities is None:
         return None
     try:
@@ -174,6 +174,6 @@ def _group_names(groups: tuple[Any, ...]) -> Iterator[str]:
             yield name
 
 
-def _given(value: T | UnsetType | None, otherwise: T) -> T:
+def _value_or(value: T | UnsetType | None, otherwise: T) -> T:
     """The value of a foreign field; ``otherwise`` where it is absent or null."""
     return otherwise if value is None or value is UNSET else value

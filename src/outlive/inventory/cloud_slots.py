@@ -72,12 +72,12 @@ def cloud_reservation(slot: Reservation, owner: str) -> dict[str, Any]:
     }
 
 
-def changes(document: Mapping[str, Any], wanted: Mapping[str, Any], half: str) -> list[PatchOperation]:
+def patch_operations(document: Mapping[str, Any], wanted: Mapping[str, Any], half: str) -> list[PatchOperation]:
     """What makes a half of the object as it is wanted; conditions of others, and fields that we do not write, stay."""
     there = document.get(half) or {}
     fields = {**wanted[half]}
     if "conditions" in fields:
-        fields["conditions"] = _merged(there.get("conditions") or [], fields["conditions"])
+        fields["conditions"] = _merge_conditions(there.get("conditions") or [], fields["conditions"])
     changed = {name: value for name, value in fields.items() if there.get(name) != value}
     if changed and not there:
         return [PatchOperation("add", f"/{half}", changed)]
@@ -104,15 +104,15 @@ def _condition(one: Condition, slot: Reservation) -> dict[str, Any]:
     }
 
 
-def _merged(there: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_conditions(there: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conditions with ours in place of their types; one that says the same keeps its time and its other fields."""
     wanted = {one["type"]: one for one in ours}
-    merged = list(_kept(there, wanted))
+    merged = list(_replace_ours(there, wanted))
     present = {one.get("type") for one in there}
     return merged + [one for name, one in wanted.items() if name not in present]
 
 
-def _kept(there: list[dict[str, Any]], wanted: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _replace_ours(there: list[dict[str, Any]], wanted: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for one in there:
         ours = wanted.get(one.get("type", ""))
         same = ours is None or all(one.get(field) == ours[field] for field in _CONDITION_FIELDS)

@@ -34,7 +34,7 @@ from outlive.failover.offers import InProcessPlacement, WithCandidates
 from outlive.failover.ports import Computer, PlacementPort
 from outlive.failover.protection import Demands
 from outlive.failover.report.reporter import SOURCE
-from outlive.inventory.mirror import HypervisorMirror, InventoryCluster, MirrorCaches
+from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.node.vm.console import console_sweeper
@@ -267,7 +267,7 @@ class UpRole:
         if ports.inventory is not None:
             self._add_inventory(ports.inventory, random)
         if ports.clusters:
-            self._add_mirror(ports, random, ids)
+            self._add_cloud_inventory(ports, random, ids)
         if ports.limes is not None:
             self._add_sync(ports.limes, random)
         self.recorded_faults = self._informer(Fault)
@@ -541,7 +541,7 @@ class UpRole:
         self.commitments.consistency.listing = syncer
         self.manager.add_task(SYNC_TASK, syncer.run, elector=self.elector, after_sync=True)
 
-    def _add_mirror(self, ports: Ports, random: Random, ids: Ids) -> None:
+    def _add_cloud_inventory(self, ports: Ports, random: Random, ids: Ids) -> None:
         """Hosts are kept as their objects in other clusters are, by the process that leads."""
         source = ports.source
 
@@ -550,11 +550,11 @@ class UpRole:
                 return {vm.id: vm.host for vm in (await source.list_vms()).vms}
             return {vm.name: vm.host for vm in self.informers.vms.items()}
 
-        mirror = HypervisorMirror(
+        mirror = CloudInventorySyncer(
             self._store,
             ports.clusters,
             self.settings.inventory,
-            MirrorCaches(self.informers.hypervisors, self.informers.reservations),
+            CloudCaches(self.informers.hypervisors, self.informers.reservations),
             placed,
             clock=self._clock,
             random=random.fork("inventory"),

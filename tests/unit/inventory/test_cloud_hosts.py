@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.inventory.cloud_hosts import mirrored_host, placed_here, vanished_host
+from outlive.inventory.cloud_hosts import has_vm_on, make_host, vanished_host
 from outlive.resources import (
     Amounts,
     Condition,
@@ -36,7 +36,7 @@ def seen(*, labels: dict[str, str] | None = None, spec: Any = None, **status: An
 
 
 def host(old: Hypervisor | None = None, **parts: Any) -> Hypervisor:
-    return mirrored_host(seen(**parts), old, cluster="west", now=NOW)
+    return make_host(seen(**parts), old, cluster="west", now=NOW)
 
 
 def test_the_name_the_cluster_and_the_source_are_told() -> None:
@@ -148,7 +148,7 @@ def test_maintenance_is_told_by_a_condition_and_nothing_is_done_about_it(word: s
     assert told is not None
     assert (told.status, told.reason, word in told.message) == ("True", reason, True)
     assert (unschedulable(made), out_of_service(made)) == ("", "")
-    kept = mirrored_host(seen(spec={"maintenance": word}), made, cluster="west", now=LATER)
+    kept = make_host(seen(spec={"maintenance": word}), made, cluster="west", now=LATER)
     assert kept == made  # it says since when
     assert condition(host(made, spec={"maintenance": ""}).status.conditions, "Maintenance") is None
 
@@ -174,7 +174,7 @@ def test_what_the_object_does_not_say_stays() -> None:
 def test_the_same_object_makes_no_change() -> None:
     parts: dict[str, Any] = {"capacity": {"cpu": "8", "memory": "32Gi"}, "spec": {"maintenance": "ha"}}
     made = host(**parts)
-    assert mirrored_host(seen(**parts), made, cluster="west", now=LATER) == made
+    assert make_host(seen(**parts), made, cluster="west", now=LATER) == made
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_a_host_whose_object_is_gone_is_down_since_then() -> None:
     [({}, True), ({"v1": "kvm-a01"}, True), ({"v1": "kvm-b"}, False), ({"v1": "kvm-b", "v9": "kvm-a01"}, True)],
 )
 def test_a_vm_is_on_a_host_until_its_source_places_it_elsewhere(placed: dict[str, str], there: bool) -> None:
-    assert placed_here(host(instances=[{"id": "v1", "active": True}]), placed) is there
-    assert not placed_here(host(instances=[{"id": "v1", "active": False}]), {})
+    assert has_vm_on(host(instances=[{"id": "v1", "active": True}]), placed) is there
+    assert not has_vm_on(host(instances=[{"id": "v1", "active": False}]), {})
 
 
 def test_absent_and_null_are_the_same_for_a_host() -> None:

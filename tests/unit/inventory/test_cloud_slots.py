@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from outlive.inventory.cloud_slots import changes, cloud_reservation, slot_of
+from outlive.inventory.cloud_slots import cloud_reservation, patch_operations, slot_of
 from outlive.resources import (
     Amounts,
     Condition,
@@ -106,7 +106,7 @@ def test_an_object_as_it_is_wanted_is_not_changed_and_others_fields_stay() -> No
     there["status"]["conditions"][0] |= {"observedGeneration": 3, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     there["status"]["conditions"].append({"type": "Other", "status": "True"})
     there["spec"]["startTime"] = "2026-01-01T00:00:00Z"
-    assert changes(there, wanted, "spec") == changes(there, wanted, "status") == []
+    assert patch_operations(there, wanted, "spec") == patch_operations(there, wanted, "status") == []
 
 
 def test_a_difference_is_one_operation_for_each_field() -> None:
@@ -114,15 +114,15 @@ def test_a_difference_is_one_operation_for_each_field() -> None:
     there: dict[str, Any] = json.loads(json.dumps(wanted))
     there["spec"]["resources"]["cpu"] = "4"
     there["status"]["conditions"] = [{"type": "Other", "status": "True"}, {"type": "Ready", "status": "False", "x": 1}]
-    assert [(one.op, one.path, one.value) for one in changes(there, wanted, "spec")] == [
+    assert [(one.op, one.path, one.value) for one in patch_operations(there, wanted, "spec")] == [
         ("add", "/spec/resources", {"cpu": "8", "memory": "16Gi"})
     ]
-    changed = changes(there, wanted, "status")
+    changed = patch_operations(there, wanted, "status")
     assert [one.path for one in changed] == ["/status/conditions"]
     assert changed[0].value == [{"type": "Other", "status": "True"}, {"x": 1, **wanted["status"]["conditions"][0]}]
 
 
 def test_an_object_without_a_status_gets_a_whole_one() -> None:
     wanted = cloud_reservation(SLOT, "uid")
-    (only,) = changes({"spec": wanted["spec"]}, wanted, "status")
+    (only,) = patch_operations({"spec": wanted["spec"]}, wanted, "status")
     assert (only.path, only.value) == ("/status", wanted["status"])

@@ -25,8 +25,8 @@ from outlive.base.logging import get_logger
 from outlive.base.phrases import listing
 from outlive.base.random import Random
 from outlive.failover.assembly import HOST_INDEX
-from outlive.inventory.cloud_hosts import CLUSTER_LABEL, SOURCE, mirrored_host, placed_here, vanished_host, zone_of
-from outlive.inventory.cloud_slots import OWNER_LABEL, changes, cloud_name, cloud_reservation, slot_of
+from outlive.inventory.cloud_hosts import CLUSTER_LABEL, SOURCE, has_vm_on, make_host, vanished_host, zone_of
+from outlive.inventory.cloud_slots import OWNER_LABEL, cloud_name, cloud_reservation, patch_operations, slot_of
 from outlive.inventory.settings import InventorySettings
 from outlive.inventory.sync import HOST_MISSES
 from outlive.resources import CREATOR_LABEL, FAILOVER, Cluster, Hypervisor, ObjectRef, R, Reservation
@@ -67,7 +67,7 @@ Placed = Callable[[], Awaitable[Mapping[str, str]]]
 """VM → host, of every VM that the source of VMs knows; errors where it cannot be asked."""
 
 
-class MirrorCaches(NamedTuple):
+class CloudCaches(NamedTuple):
     """What Outlive has."""
 
     hosts: Informer[Hypervisor]
@@ -86,7 +86,7 @@ class FollowedCluster(NamedTuple):
         return self.hosts.synced and not self.hosts.stalled_s()
 
 
-def refusal(found: list[tuple[InventoryCluster, CloudHypervisor]], host: Hypervisor | None) -> str:
+def why_not_taken_over(found: list[tuple[InventoryCluster, CloudHypervisor]], host: Hypervisor | None) -> str:
     """Why the object of a host is not taken over; empty where it is. ``found``: in which clusters it is."""
     if len(found) > 1:
         return f"is in the clusters {listing([cluster.name for cluster, _ in found])}"
@@ -99,10 +99,10 @@ def refusal(found: list[tuple[InventoryCluster, CloudHypervisor]], host: Hypervi
     return ""
 
 
-class HostMirror:
+class CloudHostController:
     """The controller of hosts: a key is the name of a ``Hypervisor`` object, and of the host."""
 
-    name = "host-mirror"
+    name = "cloud-hosts"
 
     def __init__(self, store: Store, hosts: Informer[Hypervisor], clock: Clock) -> None:
         self._store = store
@@ -118,8 +118,8 @@ class HostMirror:
         why = ""
         if not found:
             self.problems.pop(key, None)
-            return await self._see_to_missing(key)
-        if not (why := refusal(found, self._hosts.get(key))):
+            return await self._handle_missing_object(key)
+        if not (why := why_not_taken_over(found, self._hosts.get(key))):
             try:
                 await self._mirror(found[0][0].name, found[0][1])
             except (BadInput, Invalid) as error:
@@ -136,14 +136,14 @@ class HostMirror:
         now = as_datetime(self._clock.now())
 
         def vanished(found: Hypervisor | None) -> Hypervisor | None:
-            return vanished_host(found, now) if found is not None and is_mirrored(found) else None
+            return vanished_host(found, now) if found is not None and is_cloud_host(found) else None
 
         await compare_and_swap(self._store, Hypervisor, name, vanished, clock=self._clock, cache=self._hosts.get)
 
-    async def _see_to_missing(self, key: str) -> Requeue | None:
+    async def _handle_missing_object(self, key: str) -> Requeue | None:
         """Of an object that is certainly gone; of one that cannot be read now nothing is known."""
         host = self._hosts.get(key)
-        if host is None or not is_mirrored(host):
+        if host is None or not is_cloud_host(host):
             return None
         of = next((one for one in self.followed if one.cluster.name == host.metadata.labels[CLUSTER_LABEL]), None)
         if of is None or key in of.hosts.malformed:
@@ -159,7 +159,7 @@ class HostMirror:
         def wanted(found: Hypervisor | None) -> Hypervisor | None:
             if found is not None and found.spec.management != "nova":
                 return None
-            return mirrored_host(seen, found, cluster=cluster, now=now)
+            return make_host(seen, found, cluster=cluster, now=now)
 
         def with_spec(found: Hypervisor | None) -> Hypervisor | None:
             made = wanted(found)
@@ -177,12 +177,12 @@ class HostMirror:
             await compare_and_swap(self._store, Hypervisor, seen.name, with_status, clock=self._clock)
 
 
-class SlotMirror:
+class CloudSlotController:
     """The controller of slots: a key is the name of our reservation."""
 
-    name = "slot-mirror"
+    name = "cloud-slots"
 
-    def __init__(self, caches: MirrorCaches) -> None:
+    def __init__(self, caches: CloudCaches) -> None:
         self._caches = caches
         self.followed: tuple[FollowedCluster, ...] = ()
         self.owner = ""
@@ -242,7 +242,7 @@ class SlotMirror:
             self.problems[name] = "is there already and is not ours"
             return
         for half, subresource in (("spec", ""), ("status", "status")):
-            if operations := changes(there.document, wanted, half):
+            if operations := patch_operations(there.document, wanted, half):
                 there = await cluster.verbs.patch(
                     CloudReservation,
                     name,
@@ -252,12 +252,12 @@ class SlotMirror:
                 )
 
 
-def is_mirrored(host: Hypervisor) -> bool:
+def is_cloud_host(host: Hypervisor) -> bool:
     """Whether the host was made from an object of another cluster."""
     return host.metadata.labels.get(CREATOR_LABEL) == SOURCE and CLUSTER_LABEL in host.metadata.labels
 
 
-async def listed_names(store: Store) -> set[str] | None:
+async def list_host_names(store: Store) -> set[str] | None:
     """The names of all ``Hypervisor`` objects, those that are not understood as well; ``None`` where one has none."""
     names: set[str] = set()
     token = ""
@@ -270,7 +270,7 @@ async def listed_names(store: Store) -> set[str] | None:
         token = page.token
 
 
-class HypervisorMirror:
+class CloudInventorySyncer:
     """See the module. ``run`` until cancelled; at most one process at a time is to run it."""
 
     def __init__(
@@ -278,7 +278,7 @@ class HypervisorMirror:
         store: Store,
         clusters: Iterable[InventoryCluster],
         settings: InventorySettings,
-        caches: MirrorCaches,
+        caches: CloudCaches,
         placed: Placed,
         *,
         clock: Clock,
@@ -298,8 +298,8 @@ class HypervisorMirror:
         self._metrics = metrics
         self._faults = faults
         self._followed: tuple[FollowedCluster, ...] = ()
-        self._hosts = HostMirror(store, caches.hosts, clock)
-        self._slots = SlotMirror(caches)
+        self._hosts = CloudHostController(store, caches.hosts, clock)
+        self._slots = CloudSlotController(caches)
         self._misses: dict[str, int] = {}
         """Host → listings in a row that lacked its object."""
         self._followed_at: dict[str, float] = {}
@@ -336,7 +336,7 @@ class HypervisorMirror:
                     slots.append(Watch(self._caches.slots))
                     slots.append(Watch(self._caches.hosts, self._slots_of_host))
                     group.create_task(self._controller(self._slots, slots).run(), name="slots")
-                group.create_task(self._look(), name="look")
+                group.create_task(self._inspect_periodically(), name="inspection")
         finally:
             self._followed = ()
 
@@ -344,7 +344,7 @@ class HypervisorMirror:
         random = self._random.fork(f"{cluster.name} {kind.__name__}")
         return Informer(cluster.store, kind, clock=self._clock, random=random, selector=selector)
 
-    def _controller(self, controller: HostMirror | SlotMirror, watches: list[Watch]) -> ControllerRun:
+    def _controller(self, controller: CloudHostController | CloudSlotController, watches: list[Watch]) -> ControllerRun:
         return ControllerRun(
             controller,
             watches,
@@ -364,28 +364,28 @@ class HypervisorMirror:
             return ()
         return [slot.name for slot in self._caches.slots.by_index(HOST_INDEX, one.name)]
 
-    async def _look(self) -> None:
+    async def _inspect_periodically(self) -> None:
         """Count missing hosts by full listings, and record faults."""
         listed_at: float | None = None
         while True:
             now = self._clock.monotonic()
             if listed_at is None or now - listed_at >= float(self._settings.full_interval):
                 listed_at = now
-                await self._see_to_missing()
-            problems = self._wrong()
+                await self._count_missing_hosts()
+            problems = self._list_problems()
             self._problems.set(len(problems))
-            await self._faults.record([*await self._stale(), *_left_out(problems)])
+            await self._faults.record([*await self._find_stale_clusters(), *_left_out(problems)])
             await self._clock.sleep(LOOK_S)
 
-    async def _see_to_missing(self) -> None:
+    async def _count_missing_hosts(self) -> None:
         """Have hosts down that a full listing lacks, and delete those that were missing often enough and are empty."""
         for one in self._followed:
             cluster = one.cluster.name
             try:
-                names = await listed_names(one.cluster.store)
+                names = await list_host_names(one.cluster.store)
                 if names is None:
                     continue
-                mirrored = [host for host in self._caches.hosts.items() if is_mirrored(host)]
+                mirrored = [host for host in self._caches.hosts.items() if is_cloud_host(host)]
                 missing = [
                     host
                     for host in mirrored
@@ -407,7 +407,7 @@ class HypervisorMirror:
             return
         placed = await self._placed()
         for host in hosts:
-            if placed_here(host, placed):
+            if has_vm_on(host, placed):
                 continue
             now = self._caches.hosts.get(host.name)
             if now is not None:
@@ -415,7 +415,7 @@ class HypervisorMirror:
             self._misses.pop(host.name, None)
             _log.info("inventory.host_deleted", source=SOURCE, host=host.name)
 
-    def _wrong(self) -> list[str]:
+    def _list_problems(self) -> list[str]:
         """What is not as it is in its cluster, and why."""
         found = [
             f"Hypervisor/{name} of cluster {one.cluster.name} ({why})"
@@ -426,11 +426,11 @@ class HypervisorMirror:
         found += [f"Reservation/{name} ({why})" for name, why in self._slots.problems.items()]
         known = {one.name for one in self._clusters}
         for host in self._caches.hosts.items():
-            if is_mirrored(host) and (name := host.metadata.labels[CLUSTER_LABEL]) not in known:
+            if is_cloud_host(host) and (name := host.metadata.labels[CLUSTER_LABEL]) not in known:
                 found.append(f"{host.name} (cluster {name} is in no setting)")
         return sorted(found)
 
-    async def _stale(self) -> list[ActiveFault]:
+    async def _find_stale_clusters(self) -> list[ActiveFault]:
         """Clusters whose objects were not followed for too long."""
         found = []
         for one in self._followed:
