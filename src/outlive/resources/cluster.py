@@ -23,11 +23,17 @@ class Timing(Part, frozen=True, kw_only=True):
     """What is other than in the profile as it comes; absent: as it comes. Checked by ``profile.validate``."""
 
     renew_s: float | None = None
+    """Seconds between two renewals of a host."""
     silence_s: float | None = None
+    """Seconds without a renewal after which a host is suspected."""
     throws: int | None = None
+    """Looks at a suspected host that follow before it is condemned."""
     throw_s: float | None = None
+    """Seconds between two such looks (``throws``)."""
     guard_timeout_s: float | None = None
+    """T: after so many seconds without an acknowledged renewal the guard stops the host's VMs."""
     watchdog_s: float | None = None
+    """W: after so many seconds without being fed the watchdog resets the host."""
     grace_s: float | None = None
     """The guard's tick and the time that a reset takes; never less than 2."""
 
@@ -52,6 +58,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     fences_limit: int = 2
     """Failure domains that may be fenced within ``fencesWindowS`` without a release."""
     fences_window_s: float = 600.0
+    """Seconds over which ``fencesLimit`` counts."""
     release: str = ""
     """An operator changes it to let fencing go on after a storm or the limit (``outlive fence release``)."""
     proofs: int = 1
@@ -64,6 +71,7 @@ class FencingPolicy(Part, frozen=True, kw_only=True):
     flap_deaths: Annotated[int, Meta(ge=0, le=16)] = 3
     """Deaths of a host within ``flapWindowS`` after which it is in quarantine: it takes no VM. 0: never."""
     flap_window_s: Annotated[float, Meta(ge=60, le=604_800)] = 3600.0
+    """Seconds over which ``flapDeaths`` counts."""
     quarantine_s: Annotated[float, Meta(ge=0, le=31_536_000)] = 86_400.0
     """How long that lasts, unless somebody lets the host out before (``outlive host release``)."""
     transition_grace_s: float = 45.0
@@ -101,21 +109,25 @@ class RebalancePolicy(Part, frozen=True, kw_only=True):
     moves: Annotated[int, Meta(ge=1, le=100)] = 4
     """Moves of one cycle at most."""
     pause_s: Annotated[float, Meta(ge=10.0)] = 300.0
-    """Between two cycles."""
+    """Seconds between two cycles."""
 
 
 class PrimaryRequest(Part, frozen=True, kw_only=True):
     """That a host become the primary coordinator, or give that up."""
 
     id: str
+    """Names the request: its answer refers to it."""
     verb: Literal["primary", "secondary"]
+    """``primary``: the host takes the role; ``secondary``: the host gives it up."""
     host: str
+    """The coordinator that is meant."""
 
 
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """What operators want of the whole cluster."""
 
     description: str = ""
+    """What people say of the cluster."""
     maintenance: bool = False
     """No host is condemned, and what was condemned is not powered off."""
     maintenance_until: datetime | None = None
@@ -171,6 +183,7 @@ class Pause(Part, frozen=True, kw_only=True):
     reason: Literal["restored", "went-back"] = "restored"
     """``went-back``: a host misses a write that the store had acknowledged, and nobody said that it was restored."""
     since: datetime | None = None
+    """When the store was found to have gone back."""
     waits_for: tuple[str, ...] = ()
     """Hosts that have not registered what they run, as far as they were counted, and those that the backup lacks."""
 
@@ -183,6 +196,7 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     former_incarnations: Annotated[tuple[str, ...], at_most(FORMER_LIMIT)] = ()
     """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
+    """Version of the schema in which the store is written; 0: nobody has written it down."""
     pause: Pause | None = None
     sealing_key: str = ""
     """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
@@ -253,6 +267,7 @@ class ElectionRecord(Part, frozen=True, kw_only=True):
     """Who holds a role. Candidates judge silence by their own clock since they last saw this change."""
 
     holder: str = ""
+    """Identity of the process that has the role; empty: nobody has it."""
     term: int = 0
     """Rises with every change of holder; privileged actions carry it."""
     renewals: int = 0
@@ -304,16 +319,25 @@ class Event(Resource, frozen=True, kw_only=True, tag="Event"):
     )
 
     regarding: ObjectRef
+    """The object that it happened to."""
     type: Literal["Normal", "Warning"] = "Normal"
+    """``Warning`` where somebody may have to act, else ``Normal``."""
     reason: str
+    """What happened, as a code in one word, such as ``RecoveryAssigned``."""
     action: str = ""
+    """What was being done, in one word, such as ``Recover``; empty: nothing in particular."""
     note: str = ""
+    """What happened, in words for people; at most 1,024 characters."""
     source: str = ""
+    """The part of Outlive that reports it."""
     request_id: str = ""
     """Global request id of the run that caused it."""
     count: int = 1
+    """How often it happened from ``firstSeen`` to ``lastSeen``."""
     first_seen: datetime
+    """When it happened first."""
     last_seen: datetime
+    """When it happened last."""
 
 
 class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
@@ -343,8 +367,12 @@ class DecisionRecord(Resource, frozen=True, kw_only=True, tag="DecisionRecord"):
     by: str
     """The process that decided."""
     at: datetime
+    """When it was decided."""
     request_id: str = ""
+    """Id of the request or run that the decision belongs to, as logs and events have it."""
     input: str = ""
     """As JSON; empty where it was larger than a record may be, and then only the digest says what it was."""
     output: str = ""
+    """What was decided, as JSON; empty where it was larger than a record may be."""
     input_digest: str = ""
+    """Digest of the input: the same input has the same."""

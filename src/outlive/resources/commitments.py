@@ -32,18 +32,27 @@ class CommittedResourceSpec(Part, frozen=True, kw_only=True):
     """What a customer committed to."""
 
     commitment_uuid: str = msgspec.field(name="commitmentUUID")
+    """Uuid of the commitment; 6 to 40 letters, digits and dashes."""
     scheduling_domain: str = "nova"
+    """The scheduler that it is for; Outlive handles those of ``nova``."""
     flavor_group_name: str
+    """The flavor group whose capacity the customer committed to."""
     resource_type: CommittedType
+    """Whether it is a commitment of memory or of cores."""
     amount: str
     """Memory in bytes as a quantity (``1536Gi``), or cores as a whole number."""
     availability_zone: str
+    """The zone that the capacity is in."""
     project_id: str = msgspec.field(name="projectID")
+    """Id of the customer's project."""
     domain_id: str = msgspec.field(default="", name="domainID")
+    """Id of the domain that the project is in; empty: none."""
     start_time: datetime | None = None
+    """When it begins; absent: it has no begin."""
     end_time: datetime | None = None
     """Absent: it does not end."""
     state: CommitmentState
+    """What is promised (docs/reference/commitments.md#states)."""
     allow_rejection: bool = False
     """Whether a failure to place it refuses it; else it is tried for as long as it lasts."""
 
@@ -68,16 +77,19 @@ class CommittedResourceStatus(Part, frozen=True, kw_only=True):
     accepted_spec: CommittedResourceSpec | None = None
     """The last spec for which capacity was found."""
     accepted_at: datetime | None = None
+    """When capacity was found for ``acceptedSpec``; absent: never."""
     assigned_instances: tuple[str, ...] = ()
     """VMs that are charged to it."""
     used_resources: Amounts | None = None
     """``memory`` and ``cpu`` of these VMs."""
     last_usage_reconcile_at: datetime | None = None
+    """When the VMs that are charged to it were counted last; absent: never."""
     usage_observed_generation: int | None = None
     """Generation of the commitment at the last write of its usage."""
     conditions: tuple[Condition, ...] = ()
     """Only ``Ready``; its reasons are listed in docs/reference/commitments.md#states."""
     status_summary: str = ""
+    """One line for people: its state, why it waits or was refused, its VMs, and when it ends."""
 
 
 class CommittedResource(Resource, frozen=True, kw_only=True, tag="CommittedResource"):
@@ -115,12 +127,17 @@ class SlotChange(Part, frozen=True, kw_only=True):
     """What a batch does with one commitment slot."""
 
     name: str
+    """Name of the slot, a ``Reservation``."""
     deleted: bool = False
+    """Whether the slot is deleted."""
     host: str = ""
     """Where it is made, or where it is; empty: no host was found for it yet."""
     flavor: str = ""
+    """The flavor that the slot is made for."""
     memory_bytes: int = 0
+    """Memory that the slot holds, in bytes."""
     cpu_milli: int = 0
+    """Cores that the slot holds, in thousandths."""
     vm: str = ""
     """A VM of the project that runs there already and becomes its first allocation."""
     kept: bool = False
@@ -131,13 +148,15 @@ class CommitmentStep(Part, frozen=True, kw_only=True):
     """What a batch does with one commitment."""
 
     uuid: str
+    """Id of the commitment."""
     before: CommittedResourceSpec | None = None
-    """Absent: there was none."""
+    """The commitment before; absent: there was none."""
     after: CommittedResourceSpec | None = None
-    """Absent: it is deleted."""
+    """The commitment afterwards; absent: it is deleted."""
     accepted: bool = False
     """Whether capacity was found for it; else its controller looks for some."""
     slots: tuple[SlotChange, ...] = ()
+    """What becomes of its slots."""
 
 
 class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChange"):
@@ -174,19 +193,26 @@ class CommitmentChange(Resource, frozen=True, kw_only=True, tag="CommitmentChang
     """``withdrawn``: nothing is done. It keeps a batch from coming whose creation was in doubt, or any that a former
     leader may still send."""
     availability_zone: str = ""
+    """The zone that the whole batch is about."""
     request_id: str = ""
+    """Id of the request that asked for the batch; by it a repeated request is recognised."""
     request_digest: str = ""
     """Of what was asked for, where the caller named the request (docs/reference/commitments.md#repeated)."""
     requested_by: str = ""
+    """Who asked for the batch, as the server knows the caller."""
     decided_at: datetime | None = None
+    """When the batch was decided."""
     applied_at: datetime | None = None
+    """When all of it was carried out; absent: that is still going on."""
     steps: tuple[CommitmentStep, ...] = ()
+    """What the batch does, commitment by commitment; of further documents their part of it."""
 
 
 class CommitmentCoverage(Part, frozen=True, kw_only=True):
     """When VMs were charged to one commitment in a month. Seconds since the month began."""
 
     resource_type: CommittedType = "memory"
+    """Whether it is a commitment of memory or of cores."""
     covered_seconds: Annotated[int, Meta(ge=0)] = 0
     """So long at least one VM was charged to it, without the time that still goes on …"""
     covered_since: Annotated[int, Meta(ge=0)] | None = None
@@ -213,10 +239,11 @@ class UsageHistory(Resource, frozen=True, kw_only=True, tag="UsageHistory"):
     )
 
     project_id: str = msgspec.field(default="", name="projectID")
+    """The project, by the id that Keystone has for it."""
     month: str = ""
-    """``2026-11``, in UTC."""
+    """The month in UTC, such as ``2026-11``."""
     commitments: dict[str, CommitmentCoverage] = {}
-    """By uuid."""
+    """Uuid of the commitment → when VMs were charged to it."""
     left_out: Annotated[int, Meta(ge=0)] = 0
     """Times of single VMs that are not listed because there were too many. ``coveredSeconds`` has them."""
 
@@ -225,28 +252,39 @@ class FlavorCapacity(Part, frozen=True, kw_only=True):
     """How many VMs of one flavor fit into a zone, if nobody competes."""
 
     flavor_name: str
+    """Nova's name of the flavor."""
     placeable_hosts: int = 0
+    """Hosts that take at least one such VM now."""
     placeable_vms: int = 0
+    """Such VMs that fit now."""
     total_capacity_hosts: int = 0
+    """Hosts that would take at least one such VM if nothing ran anywhere."""
     total_capacity_vm_slots: int = 0
+    """Such VMs that would fit if nothing ran anywhere."""
     running_vms: int = 0
+    """VMs of the flavor that run in the zone."""
 
 
 class FlavorGroupCapacitySpec(Part, frozen=True, kw_only=True):
-    """Of what."""
+    """What is counted: a flavor group in a zone."""
 
     flavor_group: str
+    """Name of the flavor group."""
     availability_zone: str
+    """The zone that is counted."""
 
 
 class FlavorGroupCapacityStatus(Part, frozen=True, kw_only=True):
     """What a flavor group has in a zone. Amounts have ``memory`` and ``cores``."""
 
     flavors: tuple[FlavorCapacity, ...] = ()
+    """The figures of each flavor of the group."""
     committed_capacity: int = 0
     """Memory of active commitments, in VMs of the smallest flavor."""
     committed_capacity_bytes: int = 0
+    """Memory of active commitments in bytes, counted in whole VMs of the smallest flavor."""
     smallest_flavor_name: str = ""
+    """The flavor in which capacity is counted: the smallest of the group."""
     total_capacity: Amounts = Amounts()
     """If nothing ran anywhere."""
     free_capacity: Amounts = Amounts()
@@ -256,9 +294,13 @@ class FlavorGroupCapacityStatus(Part, frozen=True, kw_only=True):
     exclusively_free_slots: int = 0
     """The same in VMs of the smallest flavor."""
     running_instances: int = 0
+    """VMs of the group that run in the zone."""
     running_resources: Amounts = Amounts()
+    """Memory and cores of the VMs of the group that run in the zone, by their flavors."""
     last_reconcile_at: datetime | None = None
+    """When the figures were written last; absent: never."""
     conditions: tuple[Condition, ...] = ()
+    """Only ``Ready``: whether all figures could be counted."""
 
 
 class FlavorGroupCapacity(Resource, frozen=True, kw_only=True, tag="FlavorGroupCapacity"):
@@ -291,10 +333,15 @@ class ProjectQuotaSpec(Part, frozen=True, kw_only=True):
     """What a project may use in a zone."""
 
     project_id: str = msgspec.field(name="projectID")
+    """The project, by the id that Keystone has for it."""
     project_name: str = ""
+    """Name of the project, for people."""
     domain_id: str = msgspec.field(default="", name="domainID")
+    """Id of the domain that the project is in; empty: not known."""
     domain_name: str = ""
+    """Name of the domain that the project is in; empty: not known."""
     availability_zone: str
+    """The zone that the quota is for."""
     quota: dict[str, int] = {}
     """Resource of LIQUID → amount, memory in GiB; -1: no limit."""
 
@@ -303,16 +350,25 @@ class ProjectQuotaStatus(Part, frozen=True, kw_only=True):
     """What it uses: maps like ``spec.quota``."""
 
     observed_generation: int = 0
+    """Generation of the quota when its usage was counted last."""
     total_usage: dict[str, int] = {}
+    """All that the project uses, covered by commitments or not."""
     payg_usage: dict[str, int] = {}
     """What no commitment covers."""
     total_usage_summary: str = ""
+    """``totalUsage`` in one line: cores, instances and memory in GiB of each flavor group."""
     payg_usage_summary: str = ""
+    """``paygUsage`` in one line, as ``totalUsageSummary``."""
     limes_usage_summary: str = ""
+    """``totalUsage`` in one line, with memory in the units of Limes."""
     limes_quota_summary: str = ""
+    """``spec.quota`` in one line, with memory in the units of Limes."""
     last_reconcile_at: datetime | None = None
+    """When the usage was counted last; absent: never."""
     last_full_reconcile_at: datetime | None = None
+    """When all of the usage was last counted anew, not only what had changed; absent: never."""
     conditions: tuple[Condition, ...] = ()
+    """Only ``Ready``: whether the usage is counted."""
 
 
 class ProjectQuota(Resource, frozen=True, kw_only=True, tag="ProjectQuota"):

@@ -24,6 +24,7 @@ class Vnc(Part, frozen=True, kw_only=True):
     listen: str
     """Address on its host; IPv6 without brackets."""
     port: Annotated[int, Meta(ge=1, le=65_535)]
+    """TCP port at that address."""
 
     @property
     def address(self) -> str:

@@ -97,6 +97,7 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     armed: bool = False
     """Whether the guard is to be armed."""
     profile: Literal["", "fast", "steady"] = ""
+    """Timing of this host; empty: as the cluster says."""
     proofs: int = 0
     """Kinds of proof that must agree; 0: as the cluster says."""
     answer_limit_s: float | None = None
@@ -104,9 +105,11 @@ class FencingSpec(Part, frozen=True, kw_only=True):
     maintenance: bool = False
     """This host is not condemned."""
     maintenance_until: datetime | None = None
+    """When maintenance ends by itself; absent: when somebody ends it."""
     power_maintenance: bool = False
     """Somebody works on its power controller: it is sent no command and proves nothing; other kinds of proof go on."""
     power_maintenance_until: datetime | None = None
+    """When maintenance of the power controller ends by itself; absent: when somebody ends it."""
     operator_proof: str = ""
     """``<fence>|<name>|<reason>``: somebody asserts that the host is off (docs/operating/fencing.md)."""
     trust_again: str = ""
@@ -128,16 +131,24 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     """What operators want of a host."""
 
     management: Management = "nova"
+    """Who starts and stops its VMs: ``node`` the daemon of Outlive, ``nova`` or ``kubevirt`` another system."""
     mode: Literal["coordinator", "hypervisor"] = "hypervisor"
+    """``coordinator``: its daemon watches other hosts and fences them as well."""
     custom_traits: tuple[str, ...] = ()
+    """Traits that operators give it; they count beside ``status.traits``."""
     allowed_projects: tuple[str, ...] = ()
     """Projects that may run here; empty means everybody."""
     groups: tuple[str, ...] = ()
+    """Names of groups that another system has the host in; Outlive only shows them."""
     overcommit: dict[str, float] = {}
     """Resource name → ratio of at least 1.0."""
     high_availability: bool | None = None
+    """Whether slots may be there; only ``false`` keeps them away."""
     maintenance: Maintenance = ""
+    """Why somebody works on the host: while it is not empty, recovery and moves put no VM there, and commitments no
+    slot; ``filter_maintenance`` drops the host with ``manual`` and ``termination`` alone."""
     fencing: FencingSpec = FencingSpec()
+    """How this host is declared dead, and its maintenance."""
     shutdown_policy: ShutdownPolicy = ""
     """What becomes of its VMs when it goes down in good order: they wait for it (``freeze``), are recovered elsewhere
     (``failover``), or leave before (``migrate``); empty: as the cluster says."""
@@ -151,26 +162,33 @@ class Instance(Part, frozen=True, kw_only=True):
     """A VM that the host reports."""
 
     id: str
+    """Name of its ``VirtualMachine``, with Nova the server's uuid."""
     name: str = ""
+    """What its user calls it."""
     active: bool = True
+    """Whether it runs; false: it is stopped or paused."""
 
 
 class Aggregate(Part, frozen=True, kw_only=True):
     """A host aggregate of Nova."""
 
     name: str
+    """What Nova's operators call the aggregate."""
     uuid: str = ""
+    """By which placement requests name the aggregate; empty: not known."""
     metadata: dict[str, str] = {}
+    """Properties of the aggregate, as Nova has them."""
 
 
 class Capabilities(Part, frozen=True, kw_only=True):
     """What the host's machine is, and what it runs under its daemon."""
 
     cpu_arch: str = ""
+    """Architecture of its processors, such as ``x86_64``; empty: not known."""
     cpus: int = 0
     """Processors as its kernel counts them; 0: not known."""
     kernel: str = ""
-    """Its release."""
+    """Release of its kernel; empty: not known."""
     os: str = ""
     """The name that the distribution gives itself."""
 
@@ -181,18 +199,24 @@ class DomainCapabilities(Part, frozen=True, kw_only=True):
     hypervisor_type: str = ""
     """As libvirt names it: ``kvm`` or ``ch``."""
     supported_cpu_modes: Annotated[tuple[str, ...], at_most(2000)] = ()
+    """Modes of virtual processors that it offers, such as ``host-passthrough``."""
     supported_features: Annotated[tuple[str, ...], at_most(2000)] = ()
+    """Features of the hypervisor that VMs may ask for."""
     supported_devices: Annotated[tuple[str, ...], at_most(2000)] = ()
+    """Kinds of virtual devices that it offers."""
 
 
 class Spared(Part, frozen=True, kw_only=True):
     """A silence for which a host would have been condemned, had it not been in maintenance."""
 
     at: datetime
+    """When it would have been condemned."""
     epoch: int = 0
+    """``record.epoch`` of its Membership at that silence."""
     seq: int = 0
-    """``record.epoch`` and ``record.seq`` of its Membership: one entry for one silence."""
+    """``record.seq`` of its Membership at that silence: one entry for one silence."""
     why: str = ""
+    """For how long it was silent, and what else would have kept it from being fenced."""
     under: str = ""
     """Whose maintenance it was."""
 
@@ -201,6 +225,7 @@ class Degrading(Part, frozen=True, kw_only=True):
     """A host that gets slow, as its own daemon scores it, and what becomes of its VMs (docs/operating/degrading.md)."""
 
     since: datetime
+    """When the host began to degrade."""
     causes: Annotated[tuple[str, ...], at_most(64)] = ()
     """What says so: ``keepalive``, ``store``, ``disk``, ``hypervisor``, ``storage``."""
     score: int = 0
@@ -216,6 +241,7 @@ class StorageLoss(Part, frozen=True, kw_only=True):
     (docs/operating/degrading.md#storage)."""
 
     since: datetime
+    """When storage was first seen not to serve them."""
     unreached: bool = False
     """Whether the host itself does not reach the storage of some of them, or of VMs that have left it since."""
     places: tuple[str, ...] = ()
@@ -234,10 +260,11 @@ class HostDeath(Part, frozen=True, kw_only=True):
     at: datetime
     """When it was proven."""
     uid: str
+    """Uid of its Membership then."""
     epoch: int
-    """Of its Membership, and which epoch ended."""
+    """The epoch of that Membership that ended."""
     proof: str
-    """By what kind."""
+    """By what kind of proof it was proven."""
     counts: bool = True
     """Whether it counts for its quarantine: not where most hosts died at once, or somebody worked on it."""
 
@@ -246,8 +273,11 @@ class Quarantine(Part, frozen=True, kw_only=True):
     """That a host has died too often: it takes no VM until somebody, or its time, lets it out."""
 
     since: datetime
+    """When the quarantine began."""
     until: datetime
+    """When it ends by itself."""
     deaths: int
+    """Deaths that count, within ``flapWindowS`` of the cluster's fencing policy."""
     word: str = ""
     """``spec.quarantineRelease`` when it began; another one ends it."""
 
@@ -256,18 +286,25 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What is known of a host."""
 
     capacity: Amounts | None = None
+    """What the machine has for VMs, before overcommit; absent: not known."""
     effective_capacity: Amounts | None = None
     """Capacity times overcommit, rounded down; absent means capacity."""
     allocation: Amounts | None = None
     """Sum over the VMs that run here; absent means the figure is missing."""
     instances: tuple[Instance, ...] = ()
+    """VMs that the host reports, running or not."""
     num_instances: int = 0
+    """How many VMs the host reports."""
     aggregates: Annotated[tuple[Aggregate, ...], at_most(2000)] = ()
+    """Nova's host aggregates that it is in."""
     traits: Annotated[tuple[str, ...], at_most(2000)] = ()
+    """Traits that its source found on it, such as features of its processors."""
     capabilities: Capabilities = Capabilities()
     domain_capabilities: DomainCapabilities = DomainCapabilities()
     conditions: Annotated[tuple[Condition, ...], at_most(64)] = ()
+    """``Ready`` and others; a host that is not ``Ready``, is ``HypervisorDisabled`` or ``Terminating`` takes no VMs."""
     evicted: bool = False
+    """Whether the system that manages it says that its VMs have left; Outlive only shows it."""
     domain_state: DomainState = ""
     """Whether it takes VMs, for hosts with our daemon; other hosts have none."""
     lost: str = ""
@@ -304,8 +341,9 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     source_name: str = ""
     """What the source calls it, where that cannot be the name of an object: with upper case, ``_`` or other signs."""
     version: str = ""
-    """Of its daemon."""
+    """Version of its daemon; empty: it has none of ours."""
     observed_at: datetime | None = None
+    """When these facts last changed; absent: never."""
 
 
 _IMPORTED: Final = (
@@ -448,12 +486,14 @@ class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
     lines: Annotated[tuple[str, ...], Meta(max_length=LOG_LINES)] = ()
     """The last ones, also of processes before this one."""
     written_at: datetime
+    """When it was written last, by the host's clock."""
 
 
 class HostUsage(Part, frozen=True, kw_only=True):
     """One sample of a host's figures."""
 
     sampled_at: datetime | None = None
+    """When the figures were taken, by the host's clock."""
     used: Amounts = Amounts()
     """Of the machine, by whatever runs on it; where nobody measures that, what its VMs are allocated."""
     allocated: Amounts = Amounts()
@@ -461,7 +501,9 @@ class HostUsage(Part, frozen=True, kw_only=True):
     provisioned: Amounts = Amounts()
     """Of the VMs that run here or are assigned here, whatever their state."""
     load: float = 0.0
+    """Busy cores, as the kernel averages them over the last minute."""
     running: int = 0
+    """VMs that run here, without those that are paused."""
     present: tuple[str, ...] | None = None
     """VMs with a domain here in whatever state, or about to have one; absent: the hypervisor did not say."""
     guests: dict[str, Amounts] = {}

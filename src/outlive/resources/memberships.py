@@ -47,11 +47,15 @@ class Proof(Part, frozen=True, kw_only=True):
     """Why an epoch counts as dead, or what it can no longer reach."""
 
     kind: ProofKind
+    """How that was proven, such as ``power`` or ``watchdog``."""
     evidence: str = ""
     """What was seen or said, in words that an operator can check."""
     epoch: int = 0
+    """The epoch of the host's Membership that it proves something about."""
     by: str = ""
+    """The host or the person that recorded it."""
     fence: str = ""
+    """Id of the fence that it belongs to; empty: none was open."""
     at: datetime | None = None
     """When it was recorded, for reading; nothing is decided by it."""
 
@@ -71,6 +75,7 @@ class GuardRecord(Part, frozen=True, kw_only=True):
     """What the host's guard promises about every renewal that carries this."""
 
     armed: bool = False
+    """Whether the guard kills the host's VMs by itself when renewals are not acknowledged."""
     timeout_s: float = 0.0
     """T: so long after its last acknowledged renewal was sent, the guard begins to kill."""
     watchdog_s: float = 0.0
@@ -83,11 +88,13 @@ class SilentPeer(Part, frozen=True, kw_only=True):
     """A host that a coordinator sees silent, as the coordinator publishes it with its own renewals."""
 
     host: str
+    """Name of the silent host."""
     uid: str = ""
     """Of the host's Membership."""
     epoch: int = 0
+    """``record.epoch`` of the last renewal that the coordinator saw."""
     seq: int = 0
-    """``record.epoch`` and ``record.seq`` of the last renewal that the coordinator saw."""
+    """``record.seq`` of the last renewal that the coordinator saw."""
     silent_s: float = 0.0
     """For how long, on the coordinator's own clock when it published this."""
 
@@ -126,7 +133,9 @@ class Unproven(Part, frozen=True, kw_only=True):
     """A kind of proof that has proven nothing so far, and why."""
 
     kind: ProofKind
+    """The kind of proof."""
     why: str
+    """Why it has proven nothing."""
     failing: bool = False
     """What the host was isolated from could not be renewed: others may be using it by now."""
 
@@ -135,9 +144,11 @@ class FenceRecord(Part, frozen=True, kw_only=True):
     """The act of declaring this host dead, as far as it has come."""
 
     id: str = ""
+    """Names the fence; empty: there is none."""
     epoch: int = 0
     """The epoch that is to be proven dead."""
     phase: FencePhase = FencePhase.NONE
+    """How far the fence has come; empty: there is none."""
     by: str = ""
     """Who carries it on; anybody may take over who saw it unchanged for long enough."""
     attempt: int = 0
@@ -165,6 +176,7 @@ class FormerMembership(Part, frozen=True, kw_only=True):
     dead_through: int
     """The highest epoch of it that is proven dead; it only grows, and only together with a proof."""
     proof: Proof
+    """What proved that its epochs up to ``deadThrough`` are dead."""
 
 
 FORMER_MEMBERSHIPS: Final = 64
@@ -172,11 +184,12 @@ FORMER_MEMBERSHIPS: Final = 64
 
 
 class MemberRecord(Part, frozen=True, kw_only=True):
-    """The document itself."""
+    """All that is known of the membership, written as a whole."""
 
     machine_id: str
     """Of its installation and, where the firmware says it, of its board: ``INSTALLATION.BOARD``."""
     boot_id: str
+    """Id of the boot of the machine's kernel in which the daemon joined."""
     epoch: int = 1
     """The incarnation of the host's membership: kept over a restart of the daemon, raised by a boot or a re-join."""
     seq: int = 0
@@ -184,10 +197,12 @@ class MemberRecord(Part, frozen=True, kw_only=True):
     nonce: str = ""
     """Of the daemon that wrote last, to recognise its own writes."""
     state: MemberState = "Held"
+    """``Held``: the host takes part, and is watched; ``Revoked``: it was condemned; ``Released``: it left in good
+    order, and nobody watches it."""
     dead_through: int = 0
     """The highest epoch that is proven dead; it only grows, and only together with a proof."""
     proof: Proof | None = None
-    """What proved ``deadThrough``."""
+    """What proved that the epochs up to ``deadThrough`` are dead; absent: none is."""
     cut: Cut = Cut()
     guard: GuardRecord = GuardRecord()
     fence: FenceRecord = FenceRecord()
@@ -289,14 +304,21 @@ class Fault(Resource, frozen=True, kw_only=True, tag="Fault"):
     code: str
     """A code, such as ``fence-unconfirmed``."""
     subject: ObjectRef
+    """The object that something is wrong with."""
     message: str
+    """What is wrong, in words for people."""
     remedy: str = ""
+    """What helps; empty: nothing in particular."""
     delta: Annotated[int, Meta(ge=0, le=100)] = 0
     """What it takes off the cluster's health of 100."""
     ended: bool = False
+    """Whether it is over."""
     acknowledged: bool = False
+    """Whether an operator has seen it: it takes nothing off the health any more."""
     first_seen: datetime
+    """When it began; anew where it comes back after it had ended."""
     last_seen: datetime
+    """When it was last reported, or ended."""
 
 
 TARGETS_LIMIT: Final = 16
@@ -331,3 +353,4 @@ class Notification(Resource, frozen=True, kw_only=True, tag="Notification"):
     )
 
     deliveries: Annotated[tuple[Delivery, ...], Meta(max_length=TARGETS_LIMIT)] = ()
+    """The last message to each target."""

@@ -79,29 +79,46 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Who owns an object, as Kubernetes has it: the object is deleted with its owner there."""
 
     api_version: str
+    """Group and version of the owner's kind."""
     kind: str
+    """Kind of the owner."""
     name: str
+    """Name of the owner."""
     uid: str
+    """Which incarnation owns the object: an owner of the same name with another uid is none."""
     controller: bool | None = None
+    """Whether the owner is the one that controls the object."""
     block_owner_deletion: bool | None = None
+    """Whether Kubernetes keeps the owner, while it deletes in the foreground, until this object is gone."""
 
 
 class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Metadata; fields that only Kubernetes writes are dropped on reading."""
 
     name: str = ""
+    """A DNS name of at most 253 characters, unique within the kind."""
     generate_name: str = ""
+    """Instead of a name: its beginning; the store adds five characters."""
     namespace: str = ""
+    """Empty: all kinds of Outlive are cluster-scoped."""
     uid: str = ""
+    """The store sets it; it tells an object from a later one of the same name."""
     resource_version: str = ""
+    """The store sets it at each write; opaque, compared for equality only."""
     generation: int = 0
+    """The store sets it: how often what is wanted was changed."""
     creation_timestamp: datetime | None = None
+    """When the store created the object."""
     deletion_timestamp: datetime | None = None
+    """When somebody deleted it; it stays until its last finalizer is removed. Absent: nobody has."""
     finalizers: Annotated[tuple[str, ...], at_most(64)] = ()
+    """The object stays, marked as deleted, until the last of them is removed."""
     owner_references: Annotated[tuple[OwnerReference, ...], at_most(64)] = ()
     """Nobody here writes them, and no write takes away those that others wrote."""
     labels: Annotated[dict[str, str], at_most(1000)] = {}
+    """Keys ``name`` or ``prefix/name``, values of at most 63 letters, digits, ``-``, ``_`` and ``.``."""
     annotations: Annotated[dict[str, str], at_most(1000)] = {}
+    """Keys as for labels, any values, 256 KiB together."""
 
     @property
     def key(self) -> str:
@@ -113,9 +130,13 @@ class ObjectRef(Part, frozen=True, kw_only=True):
     """A reference to one object, of any kind and any cluster."""
 
     kind: str
+    """Kind of the object that is meant."""
     name: str
+    """Name of the object that is meant."""
     uid: str = ""
+    """Which incarnation is meant; empty: any object of that name."""
     cluster: str = ""
+    """The cluster that the object is in; empty: this one."""
     api_version: str = API_VERSION
     """Group and version of the kind: kinds of one name in two groups are two kinds."""
     namespace: str = ""
@@ -131,11 +152,17 @@ class Condition(Part, frozen=True, kw_only=True):
     """One observed fact with the time of its last change."""
 
     type: str
+    """What the condition is about, such as ``Ready``; each type is there once."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it holds; ``Unknown``: nobody can say."""
     reason: str = ""
+    """Why, as a code in one word."""
     message: str = ""
+    """Why, in words for people."""
     last_transition_time: datetime | None = None
+    """When the status became what it is."""
     observed_generation: int = 0
+    """Generation of the object that the condition was written for; 0: the writer does not say."""
 
 
 class Writers(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,20 +13,30 @@ class Parameter(Part, frozen=True, kw_only=True):
     """One parameter of a step: a key and exactly one value."""
 
     key: str
+    """Name of the parameter, as the step knows it."""
     string_value: str | None = None
+    """The value, if it is a text."""
     bool_value: bool | None = None
+    """The value, if it is true or false."""
     int_value: int | None = None
+    """The value, if it is a whole number."""
     float_value: float | None = None
+    """The value, if it is a number with a fraction."""
     string_list_value: tuple[str, ...] | None = None
+    """The value, if it is a list of texts."""
     float_map_value: dict[str, float] | None = None
+    """The value, if it is a map of numbers."""
 
 
 class Step(Part, frozen=True, kw_only=True):
     """One filter, weigher or detector of a pipeline."""
 
     name: str
+    """Which filter, weigher or detector it is (docs/reference/placement.md)."""
     params: tuple[Parameter, ...] = ()
+    """Parameters of the step; one that is left out has the step's own default."""
     description: str = ""
+    """What people say of the step."""
     multiplier: float = 1.0
     """Weighers only: 0 has no effect, a negative one inverts."""
     on_error: Literal["skip", "reject"] | None = None
@@ -37,13 +47,19 @@ class PipelineSpec(Part, frozen=True, kw_only=True):
     """How hosts are ranked for a request."""
 
     scheduling_domain: str = "nova"
+    """The scheduler that it is for; Outlive uses those of ``nova``."""
     description: str = ""
+    """What people say of the pipeline."""
     ignore_preselection: bool = False
     """Replace the request's hosts by all known ones."""
     type: Literal["filter-weigher", "detector"] = "filter-weigher"
+    """``filter-weigher``: it ranks hosts; ``detector``: it finds VMs that should leave their host."""
     filters: tuple[Step, ...] = ()
+    """Filters that drop hosts, in this order."""
     weighers: tuple[Step, ...] = ()
+    """Weighers that rank the hosts which are left."""
     detectors: tuple[Step, ...] = ()
+    """Detectors, of a pipeline of that type alone."""
     create_history: bool | None = msgspec.field(default=None)
     """Accepted for older manifests; has no effect."""
 
@@ -52,6 +68,7 @@ class PipelineStatus(Part, frozen=True, kw_only=True):
     """Whether the pipeline can be used."""
 
     conditions: tuple[Condition, ...] = ()
+    """``Ready``, ``AllStepsReady`` and ``AllStepsIndexed``: whether it, and each of its steps, can be used."""
 
 
 class Pipeline(Resource, frozen=True, kw_only=True, tag="Pipeline"):

@@ -17,31 +17,37 @@ class PlacementDecision(Part, frozen=True, kw_only=True):
     """One answer for a resource."""
 
     timestamp: datetime
+    """When placement answered."""
     pipeline_ref: ObjectRef
+    """The pipeline that ranked the hosts."""
     intent: str = ""
+    """What the caller was up to, such as ``create`` (docs/reference/placement.md#intents)."""
     successful: bool = False
     """Whether there was a host."""
     target_host: str = ""
     """The best host; empty: there was none. Kept of the last answer."""
     ordered_hosts: tuple[str, ...] = ()
-    """The best three."""
+    """The best three hosts, the best one first."""
     explanation: str = ""
     """Why these and no others. Kept of the last answer."""
 
 
 class PlacementHistorySpec(Part, frozen=True, kw_only=True):
-    """Of what."""
+    """Whose answers they are."""
 
     scheduling_domain: str = "nova"
+    """The scheduler that was asked; Outlive answers for ``nova``."""
     resource_id: str = msgspec.field(name="resourceID")
     """The VM, or the reservation, that asked for a place."""
     availability_zone: str = ""
+    """The zone that was asked for; empty: any."""
 
 
 class PlacementHistoryStatus(Part, frozen=True, kw_only=True):
-    """The answers."""
+    """What placement answered, last and before."""
 
     current: PlacementDecision | None = None
+    """The last answer; absent: there was none."""
     history: tuple[PlacementDecision, ...] = ()
     """Those before it, the oldest first; at most ten."""
     conditions: tuple[Condition, ...] = ()
@@ -81,10 +87,12 @@ def history_name(resource_id: str, domain: str = "nova") -> str:
 
 
 class KnowledgeSpec(Part, frozen=True, kw_only=True):
-    """What it is about."""
+    """What the records are about."""
 
     scheduling_domain: str = "nova"
+    """The scheduler that works with the records; Outlive does with those of ``nova``."""
     description: str = ""
+    """What people say of the records."""
 
 
 class KnowledgeRaw(Part, frozen=True, kw_only=True):
@@ -95,7 +103,7 @@ class KnowledgeRaw(Part, frozen=True, kw_only=True):
 
 
 class KnowledgeStatus(Part, frozen=True, kw_only=True):
-    """What is known."""
+    """The records, and how old they are."""
 
     raw: KnowledgeRaw = KnowledgeRaw()
     raw_length: int = 0
@@ -139,7 +147,7 @@ class DeschedulingSpec(Part, frozen=True, kw_only=True):
     """Which VM should leave which host, and why."""
 
     ref: str
-    """The VM."""
+    """The VM that should leave."""
     ref_type: str
     """``virtualMachine`` for one of ours, ``novaServerUUID``."""
     prev_host: str
@@ -147,13 +155,16 @@ class DeschedulingSpec(Part, frozen=True, kw_only=True):
     prev_host_type: str
     """``hypervisor`` for one of ours, ``novaComputeHostName``."""
     reason: str = ""
+    """Why it should leave: what each detector says."""
 
 
 class DeschedulingStatus(Part, frozen=True, kw_only=True):
     """What has become of it."""
 
     new_host: str = ""
+    """The host that it runs on now; empty: it has not left."""
     new_host_type: str = ""
+    """What kind of host that is, as ``prevHostType``."""
     conditions: tuple[Condition, ...] = ()
     """``Ready`` and ``InProgress`` (docs/reference/placement.md#descheduling)."""
 

@@ -29,7 +29,9 @@ class AffinityRule(Part, frozen=True, kw_only=True):
     """One group that a VM is in. VMs that name the same group with the same policy are its members."""
 
     group: str
+    """Name of the group that the VM is in."""
     policy: AffinityPolicy
+    """Whether members share hosts or avoid each other; a soft policy is a preference."""
 
 
 def with_rule(rules: tuple[AffinityRule, ...], group: str, policy: AffinityPolicy | None) -> tuple[AffinityRule, ...]:

@@ -23,35 +23,50 @@ class FailoverSpec(Part, frozen=True, kw_only=True):
     """Failover part of the spec."""
 
     resource_group: str = ""
+    """Flavor group whose VMs share the slot, or the flavor of its first VM."""
 
 
 class SpecAllocation(Part, frozen=True, kw_only=True):
     """A VM that a commitment slot is meant for."""
 
     creation_timestamp: datetime | None = None
+    """When placement sent the VM there."""
     resources: Size = Amounts()
+    """Size of the VM."""
 
 
 class CommittedSpec(Part, frozen=True, kw_only=True):
     """Commitment part of the spec. Initialisms keep the spelling of the interchange format."""
 
     resource_name: str = ""
+    """The flavor that the slot was made for."""
     commitment_uuid: str = msgspec.field(default="", name="commitmentUUID")
+    """Uuid of the commitment that the slot belongs to."""
     resource_group: str = ""
+    """Flavor group of the commitment."""
     project_id: str = msgspec.field(default="", name="projectID")
+    """Id of the project that committed."""
     domain_id: str = msgspec.field(default="", name="domainID")
+    """Id of the domain that the project is in; empty: none."""
     creator: str = ""
+    """Who made the slot."""
     parent_generation: int = 0
+    """Generation of the ``CommittedResource`` that the slot was written for."""
     allocations: dict[str, SpecAllocation] = {}
+    """VM → since when the slot expects it, and its size."""
 
 
 class InFlightSpec(Part, frozen=True, kw_only=True):
     """In-flight part of the spec."""
 
     vm_id: str = msgspec.field(default="", name="vmID")
+    """Name of the VM that is on its way."""
     user_id: str = msgspec.field(default="", name="userID")
+    """Id of the user who asked for it; empty: not known."""
     project_id: str = msgspec.field(default="", name="projectID")
+    """Id of its project; empty: not known."""
     intent: str = ""
+    """What the caller is up to, such as ``create`` (docs/reference/placement.md#intents)."""
     resource_group: str = ""
     """Flavor group of the VM, where its flavor has one: quota counts it there until a host reports it."""
     instances: int = 1
@@ -62,12 +77,19 @@ class ReservationSpec(Part, frozen=True, kw_only=True):
     """What is held, and where it is wanted."""
 
     type: ReservationType
+    """What the capacity is held for: failover, a commitment, or VMs on their way."""
     scheduling_domain: str = "nova"
+    """The scheduler that made it; Outlive looks after those of ``nova``."""
     availability_zone: str = ""
+    """The zone that the capacity is to be in; empty: any."""
     resources: Size = Amounts()
+    """What is held; in flight, for all instances together."""
     start_time: datetime | None = None
+    """From when on it is meant; absent: at once."""
     end_time: datetime | None = None
+    """When it ends; absent: it does not."""
     target_host: str = ""
+    """The host that it is wanted on; empty: on none, and then a slot of a commitment holds nothing."""
     failover_reservation: FailoverSpec | None = None
     committed_resource_reservation: CommittedSpec | None = None
     in_flight_reservation: InFlightSpec | None = None
@@ -77,29 +99,38 @@ class FailoverStatus(Part, frozen=True, kw_only=True):
     """Membership of a slot: VM → the host it ran on when it was added."""
 
     allocations: dict[str, str] = {}
+    """VM → the host it ran on when it was added."""
     last_changed: datetime | None = None
+    """When the members changed last."""
     acknowledged_at: datetime | None = None
+    """When the members were found valid after ``lastChanged``; absent or earlier: they still have to be."""
 
 
 class CommittedStatus(Part, frozen=True, kw_only=True):
     """Seen part of a commitment slot."""
 
     observed_parent_generation: int = 0
+    """``parentGeneration`` for which the slot was judged last."""
     allocations: dict[str, str] = {}
+    """VM → the host that reports it: VMs that are confirmed in the slot."""
 
 
 class Consumer(Part, frozen=True, kw_only=True):
     """The VM that recovery lets into the slot, and the fence that allowed it."""
 
     vm: str
+    """Name of the VM."""
     fence: str
+    """Identity of the recovery, as in ``status.recovery.fence`` of the VM."""
 
 
 class ReservationStatus(Part, frozen=True, kw_only=True):
     """Where the reservation is and who has it."""
 
     host: str = ""
+    """The host that it holds capacity on; empty: on none yet."""
     conditions: tuple[Condition, ...] = ()
+    """Only ``Ready``: whether the capacity is held, and why not."""
     failover_reservation: FailoverStatus | None = None
     committed_resource_reservation: CommittedStatus | None = None
     consumer: Consumer | None = None

@@ -12,18 +12,25 @@ import inspect
 import sys
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as types
 
-from outlive.resources import GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
+from outlive.resources import API_VERSION, GROUP, KINDS, VERSION, Amounts, ObjectMeta, Resource
 from outlive.resources.columns import DISPLAY_COLUMN, parse_path
 from outlive.resources.list_limits import limit_of
 
 Schema = dict[str, Any]
 
 QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMGTPE]i|[numkMGTPE])?$"
+
+ROOT_FIELDS: Final[dict[str, Schema]] = {
+    "apiVersion": {"type": "string", "description": f"Version of the schema that the object follows: `{API_VERSION}`."},
+    "kind": {"type": "string", "description": "What the object is: the name of its schema."},
+    "metadata": {"type": "object", "description": "Name, labels, and what else all objects of Kubernetes have."},
+}
+"""Of each object, before those of its kind."""
 
 
 def crds() -> list[Schema]:
@@ -66,15 +73,10 @@ def crd(kind: type[Resource]) -> Schema:
 
 def kind_schema(kind: type[Resource]) -> Schema:
     """The structural schema of a whole object; Kubernetes itself knows what metadata is."""
-    properties: Schema = {
-        "apiVersion": {"type": "string"},
-        "kind": {"type": "string"},
-        "metadata": {"type": "object"},
-    }
     body = _struct(kind)
-    properties |= {name: part for name, part in body["properties"].items() if name not in properties}
+    properties = ROOT_FIELDS | {name: part for name, part in body["properties"].items() if name not in ROOT_FIELDS}
     schema = {"type": "object", "description": body["description"], "properties": properties}
-    required = [name for name in body.get("required", ()) if name not in ("apiVersion", "kind", "metadata")]
+    required = [name for name in body.get("required", ()) if name not in ROOT_FIELDS]
     return schema | ({"required": required} if required else {})
 
 
@@ -105,7 +107,7 @@ def column_type(schema: Schema, path: str) -> str:
             at = at["properties"][step]
         elif "additionalProperties" in at:
             at = at["additionalProperties"]
-        elif at == {"type": "object"}:
+        elif at == ROOT_FIELDS["metadata"]:
             return "string"
         else:
             raise KeyError(f"{path}: there is no {step}")
@@ -130,8 +132,8 @@ def openapi_schemas() -> dict[str, Schema]:
             "description": f"A list of {kind.info.plural}.",
             "required": ["items"],
             "properties": {
-                "apiVersion": {"type": "string"},
-                "kind": {"type": "string"},
+                "apiVersion": ROOT_FIELDS["apiVersion"],
+                "kind": ROOT_FIELDS["kind"],
                 "metadata": {
                     "type": "object",
                     "properties": {
@@ -148,7 +150,7 @@ def openapi_schemas() -> dict[str, Schema]:
 
 
 def _struct(struct: type[msgspec.Struct]) -> Schema:
-    """The schema of one struct, its docstring as the description."""
+    """The schema of one struct, its docstring as the description, also of fields that have none of their own."""
     info = types.type_info(struct)
     assert isinstance(info, types.StructType)
     docs = field_docs(struct)

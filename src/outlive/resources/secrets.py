@@ -16,7 +16,7 @@ SEALED_LENGTH: Final = 8192
 
 
 class SecretSpec(Part, frozen=True, kw_only=True):
-    """What is kept."""
+    """A user name, and the value that belongs to it, sealed."""
 
     username: Annotated[str, Meta(max_length=256)] = ""
     """Not secret: who the value is a password of."""

@@ -28,7 +28,9 @@ class StorageCheck(Part, frozen=True, kw_only=True):
     code: str
     """As the storage names it, such as ``OSD_DOWN``."""
     severity: StorageHealth
+    """How bad the storage cluster says it is."""
     summary: str = ""
+    """What is wrong, in the words of the storage cluster."""
     muted: bool = False
     """An operator muted it."""
 
@@ -39,6 +41,7 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     id: str = ""
     """Its own id, of Ceph the ``fsid``."""
     health: StorageHealth = "unknown"
+    """As the storage cluster judges itself; ``unknown``: it does not say."""
     checks: Annotated[tuple[StorageCheck, ...], at_most(CHECKS_LIMIT)] = ()
     """What lowers its health, the worst first."""
     text: str = ""
@@ -46,15 +49,21 @@ class StorageClusterStatus(Part, frozen=True, kw_only=True):
     utilization: str = ""
     """How full it is, as ``ceph df`` prints it."""
     total_bytes: int = 0
+    """Bytes that all its devices have together."""
     used_bytes: int = 0
+    """Bytes that are used, with all copies."""
     free_bytes: int = 0
+    """Bytes that are free; each copy of what is written takes some of them."""
     used_percent: float = 0.0
+    """How full it is, in per cent."""
     daemons: int = 0
     """Storage daemons that it knows."""
     daemons_up: int = 0
+    """Storage daemons that run."""
     daemons_in: int = 0
-    """Those that data is placed on."""
+    """Storage daemons that data is placed on."""
     pools: int = 0
+    """Pools that it has."""
     missing: Annotated[tuple[str, ...], at_most(64)] = ()
     """Questions that were not answered in time, such as ``osd status``: what they would have changed is old."""
     sampled_at: datetime | None = None
@@ -99,15 +108,19 @@ class StorageActivity(Part, frozen=True, kw_only=True):
     host: str = ""
     """The machine that it runs on, as that calls itself, without its domain."""
     used_bytes: int = 0
+    """Bytes that are used on it."""
     available_bytes: int = 0
+    """Bytes that are free on it."""
     write_ops: int = 0
-    """Writes a second."""
+    """Writes in a second."""
     write_bytes: int = 0
-    """Bytes written a second."""
+    """Bytes that are written in a second."""
     read_ops: int = 0
+    """Reads in a second."""
     read_bytes: int = 0
+    """Bytes that are read in a second."""
     state: str = ""
-    """Such as ``exists,up``."""
+    """Its state in the words of Ceph, such as ``exists,up``."""
 
 
 class StorageDaemonStatus(Part, frozen=True, kw_only=True):
@@ -116,12 +129,15 @@ class StorageDaemonStatus(Part, frozen=True, kw_only=True):
     cluster: str = ""
     """Name of the ``StorageCluster``."""
     uuid: str = ""
+    """The daemon's own id."""
     up: bool = False
+    """Whether the daemon runs, as its cluster sees it."""
     in_: bool = False
     """Whether data is placed on it."""
     primary_affinity: float = 1.0
+    """How readily it serves as the primary of placement groups, 0 to 1."""
     device_class: str = ""
-    """Such as ``ssd``."""
+    """Kind of its device, such as ``ssd``."""
     weight: float = 0.0
     """Its share by size."""
     reweight: float = 1.0
@@ -131,12 +147,19 @@ class StorageDaemonStatus(Part, frozen=True, kw_only=True):
     variance: float = 0.0
     """The same, by the average of all."""
     placement_groups: int = 0
+    """Placement groups that it has a copy of."""
     size_bytes: int = 0
+    """Bytes that its device has."""
     used_bytes: int = 0
+    """Bytes that are used on it, in all."""
     data_bytes: int = 0
+    """Bytes that objects take on it."""
     omap_bytes: int = 0
+    """Bytes that keys and values of objects take on it (omap)."""
     meta_bytes: int = 0
+    """Bytes that its own store takes for itself."""
     available_bytes: int = 0
+    """Bytes that are free on it."""
     activity: StorageActivity = StorageActivity()
 
 
@@ -148,7 +171,9 @@ class StorageVolume(Part, frozen=True, kw_only=True):
     path: str = ""
     """Of the logical volume."""
     group: str = ""
+    """The volume group that it is in."""
     name: str = ""
+    """Name of the logical volume."""
     devices: Annotated[tuple[str, ...], at_most(1000)] = ()
     """Block devices that it lies on."""
 
@@ -165,6 +190,7 @@ class StorageDevice(Part, frozen=True, kw_only=True):
     block_device: str = ""
     """That its data lies on, such as ``/dev/sdb``; the first one, where it lies on several."""
     volumes: Annotated[tuple[StorageVolume, ...], at_most(64)] = ()
+    """The logical volumes that it is made of."""
 
 
 class StorageDaemon(Resource, frozen=True, kw_only=True, tag="StorageDaemon"):
@@ -209,6 +235,7 @@ class StoragePoolStatus(Part, frozen=True, kw_only=True):
     pool: str
     """Its own name, which need not be one of objects."""
     id: int = 0
+    """Its number in the storage cluster."""
     stored_bytes: int = 0
     """What was written into it, before copies."""
     used_bytes: int = 0
@@ -216,16 +243,27 @@ class StoragePoolStatus(Part, frozen=True, kw_only=True):
     free_bytes: int = 0
     """What still fits into it, before copies."""
     used_percent: float = 0.0
+    """How full it is, in per cent of what it could have."""
     objects: int = 0
+    """Objects that lie in it."""
     object_clones: int = 0
+    """Clones of objects, which snapshots keep."""
     object_copies: int = 0
+    """Copies of all objects together."""
     objects_missing_on_primary: int = 0
+    """Objects that the first of their daemons lacks."""
     objects_unfound: int = 0
+    """Objects of which no daemon that runs has the latest version."""
     objects_degraded: int = 0
+    """Objects with fewer copies than they should have."""
     read_ops: int = 0
+    """Reads since it exists."""
     read_bytes: int = 0
+    """Bytes read since it exists."""
     write_ops: int = 0
+    """Writes since it exists."""
     write_bytes: int = 0
+    """Bytes written since it exists."""
 
 
 class StoragePool(Resource, frozen=True, kw_only=True, tag="StoragePool"):

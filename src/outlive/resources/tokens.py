@@ -72,9 +72,11 @@ class Token(Resource, frozen=True, kw_only=True, tag="Token"):
     next_digest: str = ""
     """Of the secret that it was given when it was renewed, until that is used for the first time."""
     next_expires: datetime | None = None
+    """When the secret of ``nextDigest`` ends, if it is used in time."""
     former_digest: str = ""
     """Of the secret before the present one."""
     former_until: datetime | None = None
+    """Until when the secret of ``formerDigest`` is still good."""
     rotate: bool = False
     """Of a host: whether it is to renew its token now."""
     last_used: datetime | None = None

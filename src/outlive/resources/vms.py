@@ -48,10 +48,16 @@ class Request(Part, frozen=True, kw_only=True):
     """What a user asks for once; answered in ``status.answered`` by its id."""
 
     id: str
+    """Names the request: its answer has the same id."""
     verb: RequestVerb
+    """What is asked for."""
     target: str = ""
+    """Of ``move`` and ``migrate``: the host that it is to go to; empty: one is chosen by ``selector``."""
     force: bool = False
+    """Of ``start``, ``stop``, ``disable``: also of a mirror, and ``disable`` stops it at once. Of ``migrate``: also
+    away from home. Of ``flush-locks``: also locks of clients that are no host of the cluster."""
     force_live: bool = False
+    """Of a move: only live; it is not stopped for it."""
     with_group: bool = False
     """Of a ``move``: the others of its affinity groups on its host follow, so they do not keep it there."""
     device: Annotated[str, Meta(max_length=64)] = ""
@@ -62,7 +68,7 @@ class Answer(Part, frozen=True, kw_only=True):
     """How the last request was answered."""
 
     id: str
-    """Of the request."""
+    """Id of the request that is answered."""
     code: str
     """``accepted``, ``made_permanent``, or why it was refused (docs/reference/node-decisions.md#vmrequest)."""
     message: str = ""
@@ -77,19 +83,27 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """What a user wants of a VM. ``resources`` are kept even when the flavor is unknown to this cluster."""
 
     display_name: str = ""
+    """What its user calls it; empty: it has no other name."""
     project: str = ""
+    """The project that it belongs to; empty: none."""
     flavor: str = ""
+    """Name of its flavor; empty: it has none."""
     resources: Size = Amounts()
     """``cpu``, ``memory``, and whatever else the inventory knows (``gpu``)."""
     disk_gib: DiskGib = 0
+    """GiB of disk, as its flavor says; 0: none, or not known."""
     extra_specs: dict[str, str] = {}
+    """Extra specs of its flavor, which placement reads."""
     os_type: str = ""
+    """Operating system of the guest, as its image says; empty: not known."""
     definition: Annotated[str, Meta(max_length=262_144)] = ""
     """Domain XML of libvirt, as its user wrote it (docs/reference/definitions.md). Where there is one, ``resources``
     (cpu and memory), ``disks`` and ``ports`` are read from it whenever the VM is written. Empty: a plain machine of
     ``resources`` and ``disks``."""
     zone: str = ""
+    """The zone that it is to run in; empty: it asks for none."""
     server_group: str = ""
+    """The group that its user put it in, with ``serverGroupPolicy``; empty: none."""
     server_group_policy: Literal["", AffinityPolicy] = ""
     """What the group asks for; the soft policies are preferences, the empty one asks for nothing."""
     affinity: tuple[AffinityRule, ...] = ()
@@ -107,6 +121,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """How soon it is to run again after its host dies. Where its host would be looked at for too long before it is
     condemned, and guard and power controller were found good within the last minute, there are fewer looks."""
     power_state: Literal["running", "stopped"] = "running"
+    """Whether it is to run, until somebody changes this; ``stopped`` wins over any phase."""
     disks: tuple[str, ...] = ()
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
@@ -125,6 +140,8 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     autostart: bool = False
     """Start at the next ``ready`` of its host, if it was stopped there by a request; ``powerState: stopped`` wins."""
     migration_method: Literal["", "live", "shutdown"] = ""
+    """How it moves: ``live``: never stopped for it; ``shutdown``: always shut down for it; empty: live, and after
+    failures shut down."""
     migration_downtime_ms: int | None = None
     """The longest pause while it moves live; absent: as the daemon is set (``node.downtimeMs``)."""
     migration_bandwidth_mib_s: Annotated[int, Meta(ge=0)] | None = None
@@ -149,6 +166,7 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     recovery: RecoveryPolicy = RecoveryPolicy()
     """What happens to it when its host dies, or does not start it (docs/operating/policies.md#recovery)."""
     request: Request | None = None
+    """The last thing that a user asked for once; absent: nothing so far."""
 
     @property
     def affinity_rules(self) -> tuple[AffinityRule, ...]:
@@ -176,8 +194,11 @@ class Assigned(Part, frozen=True, kw_only=True):
     """Where a VM is assigned: the host, and the slot and fence that brought it there."""
 
     hypervisor: str
+    """The host that it is assigned to."""
     slot: ObjectRef | None = None
+    """The slot that it came into; absent: it came without one."""
     fence: str = ""
+    """Identity of the recovery that brought it there, as in ``recovery.fence``; empty: none did."""
 
 
 HOLDERS_LIMIT: Final = 32
@@ -188,9 +209,13 @@ class Holder(Part, frozen=True, kw_only=True):
     """One host that may be running the VM (see the safety protocol)."""
 
     hypervisor: str
+    """Name of the host."""
     member_uid: str = ""
+    """Uid of the host's Membership under which it runs the VM."""
     epoch: int = 0
+    """Epoch of that Membership: once it is proven dead, the VM does not run there."""
     run_id: str = ""
+    """Names this run: a domain on a host has the same."""
     role: Literal["", "incoming"] = ""
     """``incoming`` while it only receives a migration."""
     seen: Literal["", "running", "paused"] = ""
@@ -217,16 +242,25 @@ class Migration(Part, frozen=True, kw_only=True):
     """A move under way, advanced by compare-and-swap."""
 
     id: str
+    """Names the move: each has another id."""
     source: str
+    """The host that it leaves."""
     target: str
+    """The host that it goes to."""
     mode: Literal["live", "cold"] = "live"
+    """``live``: while it runs; ``cold``: shut down at the source and started at the target."""
     phase: MigrationPhase = MigrationPhase.REQUESTED
+    """How far the move is."""
     attempts: int = 0
+    """Live transfers that were begun."""
     prior_home: str = ""
+    """``status.home`` before the move; it is that again if the move is aborted."""
     new_home: str = ""
+    """``status.home`` once it has arrived."""
     reason: str = ""
     """Why it was aborted: a code (``resources.reasons.MigrationReason``)."""
     message: str = ""
+    """Why it was aborted, in words for people."""
     listens: str = ""
     """Where the target waits for the state of the guest, as its hypervisor names it."""
     declined: str = ""
@@ -237,10 +271,13 @@ class Rejection(Part, frozen=True, kw_only=True):
     """A host's refusal to start a VM that was assigned to it."""
 
     hypervisor: str
+    """The host that refuses."""
     fence: str = ""
+    """Identity of the recovery whose assignment it refuses; empty: none made it."""
     reason: str = ""
-    """A code (``resources.reasons.VmReason``)."""
+    """Why, as a code (``resources.reasons.VmReason``)."""
     message: str = ""
+    """Why, in words for people."""
     stays: bool = False
     """No other host could start it either: it stays where it is assigned, and its host tries again."""
 
@@ -249,6 +286,7 @@ class StartOrder(Part, frozen=True, kw_only=True):
     """What a VM's host says of those that it starts after: for whom it waits, or without whom it went ahead."""
 
     hypervisor: str
+    """The host that speaks."""
     fence: str = ""
     """Of the assignment that the host speaks of."""
     waits_for: Annotated[tuple[str, ...], at_most(64)] = ()
@@ -260,15 +298,18 @@ class StartOrder(Part, frozen=True, kw_only=True):
     limit_s: float = 0.0
     """The longest that it waits, from ``since`` on."""
     since: datetime | None = None
+    """When it began to wait."""
 
 
 class RecoveryStep(Part, frozen=True, kw_only=True):
     """One thing that recovery did or found out."""
 
     at: datetime
+    """When it was done or found out."""
     what: str
-    """A code (``resources.reasons.StepReason``)."""
+    """What it was, as a code (``resources.reasons.StepReason``)."""
     message: str = ""
+    """What it was, in words for people."""
 
 
 class RecoveryPhase(enum.StrEnum):
@@ -288,6 +329,7 @@ class HostFailure(Part, frozen=True, kw_only=True):
     """A host that died soon after the VM was started there."""
 
     host: str
+    """Name of the host."""
     epoch: int
     """Of the host's Membership then."""
     at: datetime
@@ -302,11 +344,15 @@ class Recovery(Part, frozen=True, kw_only=True):
     """How the VM came back after its host died or did not start it, or why it has not yet."""
 
     fence: str
+    """Identity of the recovery: id of the fence by which its host is dead, else made of the host's name and epoch."""
     phase: RecoveryPhase = RecoveryPhase.WAITING
+    """How far the recovery is."""
     origin: str = ""
     """The host that died, or that did not start it."""
     slot: str = ""
+    """The slot that it came into; empty: none."""
     host: str = ""
+    """The host that it was sent to; empty: none yet."""
     promised: bool = False
     """Whether it came into a slot that was promised to it."""
     contested: bool = False
@@ -318,7 +364,9 @@ class Recovery(Part, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is held: a code (``resources.reasons.HoldReason``)."""
     message: str = ""
+    """Where it was sent, or why it is held, in words for people."""
     remedy: str = ""
+    """What helps where it is held; empty: nothing has to be done."""
     cause: Literal["", "not-started", "asked"] = ""
     """Why it began: its host died; its host did not start it; or a user asked for a VM whose host is not there."""
     request: str = ""
@@ -330,6 +378,7 @@ class Recovery(Part, frozen=True, kw_only=True):
     host_failures: Annotated[tuple[HostFailure, ...], at_most(16)] = ()
     """Hosts that died under it, one soon after the other, the latest last; at most 16."""
     rejected: Annotated[tuple[Rejection, ...], at_most(1000)] = ()
+    """Hosts that would not start it in this recovery, and why."""
     steps: Annotated[tuple[RecoveryStep, ...], at_most(RECOVERY_STEPS)] = ()
     """At most 32, the first and the last ones."""
 
@@ -349,19 +398,27 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not running: a code (``resources.reasons.VmReason``), or what another source says."""
     message: str = ""
-    """What ``reason`` says."""
+    """What ``reason`` says, in words for people."""
     answered: Answer | None = None
+    """The answer to the last request; absent: none was answered."""
     migration: Migration | None = None
+    """The move under way, or the last one if it was aborted."""
     rejection: Rejection | None = None
     """Of the host that it is assigned to."""
     start_order: StartOrder | None = None
     """Of the host that it is assigned to; absent where it waits for none and none was missing at its start."""
     recovery: Recovery | None = None
+    """The recovery under way, or the last one; absent: there was none."""
     assigned: Assigned | None = None
+    """Where it is assigned: only this host may start it; absent: it is assigned to none."""
     home: str = ""
+    """The host that it belongs to, and that ``unmigrate`` sends it back to; empty: where it is assigned."""
     holders: Annotated[tuple[Holder, ...], at_most(HOLDERS_LIMIT)] = ()
+    """Hosts that may be running it: it is started elsewhere only once each of them is fenced."""
     source: str = ""
+    """Who lists it, such as an import; empty: somebody created it here."""
     observed_at: datetime | None = None
+    """When its source last changed what it says of it."""
 
 
 class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
@@ -481,19 +538,25 @@ class CoverageStatus(Part, frozen=True, kw_only=True):
     display_name: str = ""
     """Of the VM; empty where it has none of its own."""
     required: int
+    """How many slots the VM needs; 0: it is not protected."""
     slots: tuple[str, ...] = ()
     """Names of the slots that count, in name order."""
     covered: bool
+    """Whether it has as many slots as it needs."""
     covered_by: CoveredBy | None = None
     """By what, of a VM that needs slots and has them, as of ``changedAt``."""
     reason: str = ""
     """Why it is not covered: a code, then values in ``message``."""
     message: str = ""
+    """Why it is not covered, in words for people."""
     remedy: str = ""
+    """What helps; empty: nothing has to be done."""
     host: str = ""
+    """The host that the VM runs on as far as failover knows; empty: none."""
     also_needs: Amounts = Amounts()
     """What the VM needs besides cpu and memory, which no slot holds."""
     changed_at: datetime | None = None
+    """When this was last another one."""
 
 
 class Coverage(Resource, frozen=True, kw_only=True, tag="Coverage"):
@@ -527,10 +590,15 @@ class FlavorSpec(Part, frozen=True, kw_only=True):
     """A VM size. The flavor's own name is a field, because a Nova flavor name need not be a DNS name."""
 
     flavor_name: str
+    """Nova's name of the flavor."""
     resources: Size = Amounts()
+    """``cpu``, ``memory``, and whatever else a VM of this size has (``gpu``)."""
     disk_gib: DiskGib = 0
+    """GiB of disk; with Nova, of the root disk."""
     ephemeral_gib: int = 0
+    """GiB of further disks that go with the VM."""
     extra_specs: dict[str, str] = {}
+    """Extra specs, as Nova has them; placement reads them."""
 
 
 class Flavor(Resource, frozen=True, kw_only=True, tag="Flavor"):
@@ -557,23 +625,36 @@ class GroupFlavor(Part, frozen=True, kw_only=True):
     """A flavor as its group records it; ``memory_mb`` is MiB despite the inherited name."""
 
     name: str
+    """Nova's name of the flavor."""
     vcpus: int
+    """Virtual processors that such a VM has."""
     memory_mb: int = 0
+    """MiB of memory that such a VM has."""
     disk_gb: int = 0
+    """GiB of disk, as ``diskGib`` of the flavor."""
     ephemeral_gb: int = 0
+    """GiB of further disks that go with the VM."""
     extra_specs: dict[str, str] = {}
+    """Extra specs of the flavor."""
 
 
 class FlavorGroupSpec(Part, frozen=True, kw_only=True):
     """A set of sizes that share hardware, traits and a RAM/CPU ratio rule; flavors largest first."""
 
     group_name: str
+    """Name of the group, as extra specs of its flavors give it."""
     flavors: tuple[GroupFlavor, ...] = ()
+    """The flavors of the group, the largest first."""
     largest_flavor: GroupFlavor
+    """The largest flavor of the group."""
     smallest_flavor: GroupFlavor
+    """The smallest flavor of the group: units of memory and capacity are counted in it."""
     ram_core_ratio: int | None = None
+    """MiB of memory for each virtual processor, where that is the same in all flavors."""
     ram_core_ratio_min: int | None = None
+    """The smallest such ratio, where flavors differ."""
     ram_core_ratio_max: int | None = None
+    """The largest such ratio, where flavors differ."""
 
 
 class FlavorGroup(Resource, frozen=True, kw_only=True, tag="FlavorGroup"):

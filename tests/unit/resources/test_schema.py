@@ -133,6 +133,16 @@ def test_what_is_written_below_a_field_describes_it() -> None:
     assert "count" in schema["properties"]["status"]["properties"]["slots"]["description"]
 
 
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_every_field_says_what_it_means(kind: type[Resource]) -> None:
+    for path, schema in parts(kind_schema(kind)):
+        for name, field in schema.get("properties", {}).items():
+            words = re.findall(r"[\w']+", field.get("description", ""))
+            of_name = re.sub(r"[A-Z]+", lambda found: f" {found[0].lower()}", name).split()
+            assert len(words) >= 3, f"{path}.{name}: write below the field what it means"
+            assert {word.lower() for word in words} - {*of_name, "the", "of", "a", "an"}, f"{path}.{name}: {words}"
+
+
 def test_lists_refer_to_their_kind() -> None:
     schemas = openapi_schemas()
     assert len(schemas) == 2 * len(KINDS)
