@@ -44,6 +44,7 @@ PARTS = (
     "daemon",
     "moves",
     "lab",
+    "lab_kubernetes",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

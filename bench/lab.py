@@ -24,6 +24,7 @@ from typing import Any
 from lab import guest, story
 from lab.cluster import GUEST, Lab
 from lab.command import rehearsed, slots_of
+from lab.kubernetes import program
 from lab.processes import LabError, until
 
 from bench.figures import Figure
@@ -38,13 +39,17 @@ SERVER_LINE = re.compile(r"^(\S+) \[.*?\] (\S+) .*?\bvm=(\S+)", re.MULTILINE)
 PHASES = ("condemned", "proven", "assigned", "created", "first count")
 
 
-def measure() -> list[Figure]:
-    """Needs root, libvirt and QEMU; nothing where they are missing."""
+def measure(*, on_kubernetes: bool = False) -> list[Figure]:
+    """Needs root, libvirt and QEMU; nothing where they are missing. ``on_kubernetes``: the store is an API server, and
+    only what a power loss costs is measured."""
     if os.geteuid() != 0 or not Path("/usr/sbin/libvirtd").exists():
         print("lab: needs root, libvirtd and QEMU", file=sys.stderr)
         return []
+    if on_kubernetes and not program():
+        print("lab: needs kube-apiserver", file=sys.stderr)
+        return []
     with tempfile.TemporaryDirectory(dir=os.environ.get("OUTLIVE_BENCH_DIR")) as folder:
-        lab = Lab(Path(folder), guests_count=GUESTS, homes=[LOST])
+        lab = Lab(Path(folder), guests_count=GUESTS, homes=[LOST], on_kubernetes=on_kubernetes)
         try:
             for _ in lab.start():
                 pass
@@ -58,6 +63,8 @@ def _measured(lab: Lab) -> list[Figure]:
     alone = statistics.median(boot_s(lab, 1) for _ in range(RUNS))
     together = statistics.median(boot_s(lab, GUESTS) for _ in range(RUNS))
     fast = [_lost(lab) for _ in range(RUNS)]
+    if lab.kubernetes is not None:
+        return [_figure("fast, proof by power, the store on an API server", fast, together, FAST_S)]
     _go_home(lab)
     lab.outlive("arm", LOST, "--yes", "--accept-single-store")
     until(lambda: _armed(lab), f"{LOST} is armed", LIMIT_S, 0.5)

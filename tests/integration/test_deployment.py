@@ -117,6 +117,30 @@ def test_the_account_of_the_controllers_may_do_what_they_do_and_nothing_without_
     assert {(one["resource"], one.get("name", "outlive-keys")) for one in core} == own
 
 
+PLURALS = {
+    "Namespace": "/api/v1/namespaces",
+    "Service": f"/api/v1/namespaces/{NAMESPACE}/services",
+    "Deployment": f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
+    "NetworkPolicy": f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies",
+    "PodDisruptionBudget": f"/apis/policy/v1beta1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+    **PATHS,
+}
+
+
+def test_every_manifest_is_taken_by_an_api_server(server: ApiServer) -> None:
+    (kustomization,) = manifests("kustomization.yaml")
+    kinds = {"crds.yaml"}  # which every server of these tests has
+    found = [one for name in kustomization["resources"] if name not in kinds for one in manifests(name)]
+    found += manifests("roles.yaml")
+    for one in found:
+        document = {**one, "metadata": {**one["metadata"], "name": f"{one['metadata']['name']}-tried"}}
+        if one["kind"] == "PodDisruptionBudget":
+            document["apiVersion"] = "policy/v1beta1"  # that of 1.20; later servers have policy/v1
+        made = server.call("POST", f"{PLURALS[one['kind']]}?dryRun=All&fieldValidation=Strict", document)
+        assert made["metadata"]["name"] == document["metadata"]["name"]
+    assert {one["kind"] for one in found} == set(PLURALS)
+
+
 def test_the_account_may_read_the_definitions_of_all_kinds() -> None:
     (rule,) = [
         rule

@@ -266,6 +266,10 @@ def shared_server() -> ApiServer:
     server = ApiServer(folder, f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.stop)
-    server.start()
-    server.make_kinds()
+    try:
+        server.start()
+        server.make_kinds()
+    except BaseException:
+        server.stop()  # the next test starts another one
+        raise
     return server

@@ -28,9 +28,9 @@ QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}|[KMG
 ROOT_FIELDS: Final[dict[str, Schema]] = {
     "apiVersion": {"type": "string", "description": f"Version of the schema that the object follows: `{API_VERSION}`."},
     "kind": {"type": "string", "description": "What the object is: the name of its schema."},
-    "metadata": {"type": "object", "description": "Name, labels, and what else all objects of Kubernetes have."},
+    "metadata": {"type": "object"},
 }
-"""Of each object, before those of its kind."""
+"""Of each object, before those of its kind. An API server refuses definitions that say more of metadata."""
 
 
 def crds() -> list[Schema]:
