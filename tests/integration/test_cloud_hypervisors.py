@@ -35,7 +35,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.drivers.kubernetes.verbs import KubernetesVerbs
 from outlive.failover.assembly import HOST_INDEX
-from outlive.inventory import mirror
+from outlive.inventory import cloud_sync
 from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.settings import InventoryClusterSettings, InventorySettings
 from outlive.placement.reservations import blocked_hosts
@@ -70,7 +70,7 @@ AMOUNTS = {"cpu": "16", "memory": "64Gi"}
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> ApiServer:
-    monkeypatch.setattr(mirror, "LOOK_S", 0.1)
+    monkeypatch.setattr(cloud_sync, "LOOK_S", 0.1)
     one = shared_server()
     make_cloud_kinds(one)
     return one
