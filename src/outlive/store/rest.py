@@ -66,6 +66,7 @@ class RestStore(abc.ABC):
     connections = 64
     """To the server at the same time; each watch has one of its own."""
     remedies = Remedies()
+    pause_most_s = PAUSE_MOST_SECONDS
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class RestStore(abc.ABC):
                     raise
                 why = str(error)
             yield Reset()
-            wait = self._random.backoff(failures, PAUSE_LEAST_SECONDS, PAUSE_MOST_SECONDS)
+            wait = self._random.backoff(failures, PAUSE_LEAST_SECONDS, self.pause_most_s)
             _log.info("store.http.reset", kind=kind.kind(), why=why, retry_s=round(wait, 3))
             await self._clock.sleep(wait)
 

@@ -72,6 +72,8 @@ class KubernetesStore(RestStore):
 
     connections = 256
     """Each kind is watched up to twice: by informers, and for those who watch the HTTP server of this process."""
+    pause_most_s = 8.0
+    """The controllers stand still for as long after the API server is back."""
     remedies = Remedies(
         not_believed="give the kubeconfig the authority that signed the API server's certificate now "
         "(certificate-authority-data); see that this machine's clock is right",
