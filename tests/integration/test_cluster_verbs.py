@@ -21,7 +21,7 @@ from outlive.base.errors import (
     Invalid,
     NotFound,
     OutliveError,
-    TooManyRequests,
+    Throttled,
     Unknown,
 )
 from outlive.base.ids import SystemIds
@@ -103,7 +103,7 @@ def test_an_eviction_is_refused_by_a_budget_named_by_its_reason_and_carried_out_
         async with opened(server) as (store, calls):
             verbs = KubernetesVerbs(store)
             refused = await failure(verbs.evict(f"{NAMESPACE}/kept", uid=kept["metadata"]["uid"]))
-            assert type(refused) is TooManyRequests
+            assert type(refused) is Throttled
             assert refused.message.startswith("evict pod verbs/kept: ")
             assert "disruption budget" in refused.message
             assert refused.retry_after_s is None  # nobody knows when the budget allows it

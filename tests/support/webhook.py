@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from outlive.api.admission_review import AdmissionReviews, webhook_manifest
-from outlive.api.app import Admission
+from outlive.api.app import AdmissionEndpoint
 from outlive.api.auth import Role
 from outlive.api.tls import ServerTls, names_of
 from outlive.base.clock import Clock, SystemClock
@@ -123,7 +123,7 @@ async def webhook(server: ApiServer, folder: Path, send: Send, key: str = KEY) -
     tls = ServerTls(folder, names_of("127.0.0.1"), SystemClock())
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(controllers_store(server))
-        admission = Admission(AdmissionReviews(store, SystemClock(), NAMESPACE).review, key)
+        admission = AdmissionEndpoint(AdmissionReviews(store, SystemClock(), NAMESPACE).review, key)
         served = await stack.enter_async_context(api(store, tls=tls, admission=admission))
         made = webhook_manifest(tls.authority.encode(), key, namespace=NAMESPACE, url=served.url)
         assert (await send("POST", WEBHOOKS, made))[0] == 201

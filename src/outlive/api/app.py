@@ -104,7 +104,7 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _log = get_logger("api")
 
 
-class Admission(NamedTuple):
+class AdmissionEndpoint(NamedTuple):
     """How writes are reviewed, and the key that says that the API server asks."""
 
     review: Handler
@@ -151,7 +151,7 @@ class ApiDeps:
     """Counts requests that were refused."""
     audit_shares: TokenShares = field(default_factory=lambda: TokenShares(AuditSettings().token_bytes))
     """How much of the audit log each token may write."""
-    admission: Admission | None = None
+    admission: AdmissionEndpoint | None = None
     """Reviews writes for a Kubernetes API server; absent: no process of this kind does."""
     authority: Callable[[], str] | None = None
     """The certificate (PEM) of the server's own authority, where it has one, and of the one that is to follow it."""

@@ -14,7 +14,7 @@
     │   └── Conflict          (store) the object changed since it was read
     ├── Unavailable        6  (store) certainly not applied
     │   ├── NotUnderstood     (store) it answers as another version does
-    │   └── TooManyRequests   it asks to wait, or forbids it for now
+    │   └── Throttled   it asks to wait, or forbids it for now
     ├── Unknown            6  (store) may have been applied: the answer was lost
     ├── Forbidden          7  the token does not allow it
     └── LimitExceeded      8  a named limit was reached
@@ -136,7 +136,7 @@ class NotUnderstood(Unavailable):
     code = "not-understood"
 
 
-class TooManyRequests(Unavailable):
+class Throttled(Unavailable):
     """Not now: the server has too much to do, or something else has to happen before."""
 
     code = "too-many-requests"

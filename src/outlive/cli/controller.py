@@ -106,7 +106,7 @@ async def _run(
     store: KubernetesStore, directory: Path, sections: Mapping[str, Any], file: Path | None, namespace: str
 ) -> ExitCode | None:
     from outlive.api.admission_review import AdmissionReviews
-    from outlive.api.app import Admission
+    from outlive.api.app import AdmissionEndpoint
     from outlive.base import garbage
     from outlive.drivers.kubernetes.shared_keys import admission_key
     from outlive.roles.settings import role_settings
@@ -132,7 +132,7 @@ async def _run(
             closing,
             stopped,
             backed_up=False,
-            admission=Admission(reviews.review, key),
+            admission=AdmissionEndpoint(reviews.review, key),
             prepare=lambda: store_settings(store, SystemClock(), sections),
             renew_token=partial(_renew_token, store, namespace),
         )
@@ -230,8 +230,8 @@ async def admission(
 ) -> None:
     """Print the webhook by which an API server asks the controllers before each write of Outlive's kinds, as YAML.
 
-    For daemons and people that write to the API server directly: outlive admission | kubectl apply -f -. Whoever reads
-    it can ask which writes are allowed, and nothing else.
+    For daemons and people that write to the API server directly: outlive admission | kubectl apply -f -. Its reader
+    can ask which writes are allowed, and nothing else.
     """
     from outlive.api.admission_review import webhook_manifest
     from outlive.drivers.kubernetes.shared_keys import admission_key, read_authority

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
 
-    from outlive.api.app import Admission
+    from outlive.api.app import AdmissionEndpoint
     from outlive.api.auth import KeystoneAccess
     from outlive.api.config import ApiSettings
     from outlive.api.lifetimes import StateToken
@@ -93,7 +93,7 @@ async def serve(
     stopped: asyncio.Future[int],
     *,
     backed_up: bool = True,
-    admission: Admission | None = None,
+    admission: AdmissionEndpoint | None = None,
     prepare: Callable[[], Awaitable[None]] | None = None,
     renew_token: Callable[[StateToken], Awaitable[bool]] | None = None,
 ) -> None:

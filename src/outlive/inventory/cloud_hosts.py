@@ -134,7 +134,7 @@ def _conditions(
     word = _value_or(said.maintenance, "")
     if not word:
         return found
-    told = Condition(
+    maintained = Condition(
         type=MAINTENANCE,
         status="True",
         reason=_MAINTENANCES.get(word, "Other"),
@@ -142,7 +142,7 @@ def _conditions(
         last_transition_time=now,
     )
     kept = tuple(one for one in before if one.type == MAINTENANCE)
-    return (*found, *with_condition(kept, told))
+    return (*found, *with_condition(kept, maintained))
 
 
 def _condition(one: ForeignCondition, name: str) -> Condition:

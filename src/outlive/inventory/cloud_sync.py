@@ -2,7 +2,7 @@
 
 Hosts follow their objects within a watch. A cluster that cannot be read keeps its hosts as they were, and an object
 that is not understood keeps its host's last good state; where that lasts a fault says so. A host whose object is gone
-is down at once, and goes by the rule of every inventory (``sync.HOST_MISSES``). VMs come from their own source.
+is down at once, and is deleted by the rule of every inventory (``sync.HOST_MISSES``). VMs come from their own source.
 
 Slots are written from ours alone, one object for each under a name that follows from the slot's. Objects that are not
 ours are never touched; ours go with their slots, also where the slot was deleted while nobody looked.
@@ -156,17 +156,17 @@ class CloudHostController:
     async def _mirror(self, cluster: str, seen: CloudHypervisor) -> None:
         now = as_datetime(self._clock.now())
 
-        def wanted(found: Hypervisor | None) -> Hypervisor | None:
+        def wanted_host(found: Hypervisor | None) -> Hypervisor | None:
             if found is not None and found.spec.management != "nova":
                 return None
             return make_host(seen, found, cluster=cluster, now=now)
 
         def with_spec(found: Hypervisor | None) -> Hypervisor | None:
-            made = wanted(found)
+            made = wanted_host(found)
             return made if found is None or made is None else msgspec.structs.replace(made, status=found.status)
 
         def with_status(found: Hypervisor | None) -> Hypervisor | None:
-            return None if found is None else wanted(found)
+            return None if found is None else wanted_host(found)
 
         known = self._hosts.get(seen.name)
         if known is None or with_spec(known) != known:

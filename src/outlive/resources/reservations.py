@@ -79,7 +79,7 @@ class ReservationSpec(Part, frozen=True, kw_only=True):
     type: ReservationType
     """What the capacity is held for: failover, a commitment, or VMs on their way."""
     scheduling_domain: str = "nova"
-    """The scheduler that made it; Outlive looks after those of ``nova``."""
+    """The scheduler that made it; Outlive acts on those of ``nova``."""
     availability_zone: str = ""
     """The zone that the capacity is to be in; empty: any."""
     resources: Size = Amounts()

@@ -1,7 +1,7 @@
 """What is done to objects of a Kubernetes cluster that are not Outlive's, by the verbs that its API has for that.
 
 Foreign objects are read through a store (``resources.foreign``) and never written whole. Every verb either is applied,
-or raises one of the errors of ``outlive.base.errors``; its message names verb and object. ``TooManyRequests`` (429): it
+or raises one of the errors of ``outlive.base.errors``; its message names verb and object. ``Throttled`` (429): it
 is forbidden for now, such as by a disruption budget. ``Conflict`` (409): the object is another one, or has changed.
 ``NotFound`` (404), ``Forbidden`` (403), ``Invalid`` (422). ``Unavailable``: certainly not applied. ``Unknown``: the
 answer was lost, and it may have been applied. Nothing is ever sent twice.

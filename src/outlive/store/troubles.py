@@ -18,7 +18,7 @@ from outlive.base.errors import AlreadyExists, Conflict, Invalid, LimitExceeded,
 from outlive.store.http_answers import Expired
 
 LASTS_S: Final = 20.0
-"""How long the same request fails before it is told."""
+"""How long the same request fails before that is a fault."""
 OVER_S: Final = 300.0
 """After so long without another try nobody knows whether it would still fail."""
 PLACE_PARTS: Final = 5

@@ -17,7 +17,7 @@ from outlive.store.kubernetes.answers import CRDS_REMEDY
 
 JSON_PATCH: Final = "application/json-patch+json"
 EVICTION: Final = "pods/eviction"
-UNTOLD: Final = "the server rejected our request due to an error in our request"
+UNEXPLAINED: Final = "the server rejected our request due to an error in our request"
 """What a server says of a patch that cannot be applied; of an object that its kind does not allow it says more."""
 
 
@@ -85,7 +85,7 @@ class KubernetesVerbs:
             try:
                 answer = await self._store.call("PATCH", path, [*locked, *operations], JSON_PATCH)
             except Invalid as error:
-                if error.message != UNTOLD:
+                if error.message != UNEXPLAINED:
                     raise
                 raise Conflict("a test failed, or a path is not there", remedy="read it again and repeat") from None
             return decode(kind, msgspec.json.encode(answer))

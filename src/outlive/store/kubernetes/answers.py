@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from outlive.base import errors, limits
-from outlive.base.errors import OutliveError, TooManyRequests, Unavailable, Unknown
+from outlive.base.errors import OutliveError, Throttled, Unavailable, Unknown
 from outlive.store.http_answers import Expired
 from outlive.store.troubles import StoreFull
 
@@ -103,7 +103,7 @@ def api_error(status: int, raw: bytes, *, writing: bool) -> OutliveError:
         return errors.Conflict(text, remedy="read it again and repeat")
     if status == 429:
         after_s = details.retry_after_s if body.reason else THROTTLED_S
-        return TooManyRequests(text, remedy="try again later", retry_after_s=after_s)
+        return Throttled(text, remedy="try again later", retry_after_s=after_s)
     reason = body.reason if body.reason in _BY_REASON else _BY_STATUS.get(status, "")
     if reason:
         error, remedy = _BY_REASON[reason]
