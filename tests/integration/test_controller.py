@@ -196,8 +196,8 @@ def test_an_etcd_that_was_restored_pauses_the_cluster_once_that_is_said(
     server: ApiServer, pair: tuple[Controller, Controller], tmp_path: Path
 ) -> None:
     first, _ = pair
+    until(lambda: cluster(server)["status"].get("storeIncarnation"), "the one that decides names the store", START_S)
     before = cluster(server)["status"]["storeIncarnation"]
-    assert before
     assert cluster(server)["status"]["replicated"] is True
     copy = server.take_snapshot()
     (tmp_path / "hosts.csv").write_text(HOSTS)
