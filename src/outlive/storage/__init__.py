@@ -1,0 +1,1 @@
+"""The storage agent: pods leave a node whose DRBD volume lost quorum (docs/roles/storage-agent.md)."""

@@ -1,0 +1,33 @@
+"""The decisions of the storage agent by name, for ``outlive decide`` (docs/reference/storage-decisions.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from outlive.runtime.decisions import Decision
+from outlive.storage.calls import NEXT_CALLS
+from outlive.storage.drbd import FACTS, MERGE, PARSE_SHOW, PARSE_STATUS
+from outlive.storage.failover import FAILOVER
+from outlive.storage.mapping import INDEX, NODE_NAMES, NODE_READY, RESOURCE_NAME, TRIM_POD, VOLUME_SAFE
+from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
+from outlive.storage.poll import POLL
+
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
+    PARSE_STATUS,
+    PARSE_SHOW,
+    MERGE,
+    FACTS,
+    POLL,
+    RESOURCE_NAME,
+    INDEX,
+    TRIM_POD,
+    NODE_NAMES,
+    VOLUME_SAFE,
+    NODE_READY,
+    FAILOVER,
+    SUSPENDED,
+    FORCED_ERRORS_DECISION,
+    OWN_TAINTS,
+    NEXT_CALLS,
+)
+"""All of them."""
