@@ -24,7 +24,7 @@ CONFLICT: Final = 409
 PlanError = Literal["taint-failed", "evict-failed", "delete-failed", "detach-failed", "demote-failed", "volume-missing"]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AgentCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One call; which members it has depends on ``op``."""
 
     op: Literal["update_node", "evict", "delete_pod", "delete_volume_attachment", "exec", "read_node", "read_status"]
@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a call."""
 
-    call: Call
+    call: AgentCall
     status: int | None = None
     """HTTP status, or exit status; ``None``: none came in time."""
     object: NodeView | None = None
@@ -70,7 +70,7 @@ class CallsInput(msgspec.Struct, frozen=True, kw_only=True):
 class CallsResult(msgspec.Struct, frozen=True, kw_only=True):
     """What may be done now."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[AgentCall, ...] = ()
     """All at once; those that are on their way are among them."""
     events: tuple[StorageEvent, ...] = ()
     """All that are due so far."""
@@ -97,13 +97,13 @@ class _PlanRun:
         self.plan = plan
         self.hardened = plan.profile == "hardened"
         self.waiting = list(answers)
-        self.calls: list[Call] = []
+        self.calls: list[AgentCall] = []
         self.events: list[StorageEvent] = []
         self.error: PlanError | None = None
         self.ended = False
         """Whether the plan ends here, though steps may be left."""
 
-    def answer(self, call: Call) -> CallAnswer | None:
+    def answer(self, call: AgentCall) -> CallAnswer | None:
         """The next answer to the call; without one the call is due."""
         for number, answer in enumerate(self.waiting):
             if answer.call == call:
@@ -121,7 +121,7 @@ class _PlanRun:
         taints, version = planned.taints, planned.resource_version
         attempts = TAINT_ATTEMPTS if self.plan.of == "failover" and self.hardened else 1
         for attempt in range(attempts):
-            call = Call(op="update_node", node=planned.node, taints=taints, resource_version=version or None)
+            call = AgentCall(op="update_node", node=planned.node, taints=taints, resource_version=version or None)
             answer = self.answer(call)
             if answer is None:
                 return
@@ -130,7 +130,7 @@ class _PlanRun:
                 return
             if answer.status != CONFLICT or attempt == attempts - 1:
                 break
-            reading = self.answer(Call(op="read_node", node=planned.node))
+            reading = self.answer(AgentCall(op="read_node", node=planned.node))
             if reading is None:
                 return
             if not reading.is_success or reading.object is None:
@@ -167,7 +167,7 @@ class _PlanRun:
     def detach(self) -> None:
         for detachment in self.plan.detachments:
             answer = self.answer(
-                Call(
+                AgentCall(
                     op="delete_volume_attachment",
                     name=detachment.name,
                     uid=detachment.uid or None,
@@ -185,13 +185,13 @@ class _PlanRun:
         planned = self.plan.demotion
         assert planned is not None
         if self.hardened:
-            reading = self.answer(Call(op="read_status", resource=planned.resource))
+            reading = self.answer(AgentCall(op="read_status", resource=planned.resource))
             if reading is None:
                 return
             if not _is_still_stuck(reading, planned.resource):
                 self.ended = True
                 return
-        answer = self.answer(Call(op="exec", argv=("drbdsetup", "secondary", "--force", planned.resource)))
+        answer = self.answer(AgentCall(op="exec", argv=("drbdsetup", "secondary", "--force", planned.resource)))
         if answer is None:
             return
         if answer.status != 0:
@@ -202,8 +202,8 @@ class _PlanRun:
             self.events += planned.events
 
 
-def _removal_call(removal: PlannedRemoval) -> Call:
-    return Call(
+def _removal_call(removal: PlannedRemoval) -> AgentCall:
+    return AgentCall(
         op=removal.op,
         namespace=removal.namespace,
         pod=removal.pod,

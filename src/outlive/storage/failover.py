@@ -28,7 +28,7 @@ from outlive.storage.tick import (
     Plan,
     PlannedDetachment,
     PlannedRemoval,
-    ResourceRequest,
+    ResourceObjects,
     SkippedPod,
     StorageEvent,
     TickInput,
@@ -70,7 +70,7 @@ class _FailoverRun:
             skipped=tuple(self.skipped),
         )
 
-    def decide_resource(self, request: ResourceRequest) -> None:
+    def decide_resource(self, request: ResourceObjects) -> None:
         resource = request.resource
         facts = promotion_facts(resource, self.view.options.promotion_source)
         if not (facts.may_take_over if self.view.is_hardened else facts.may_promote):
@@ -94,7 +94,7 @@ class _FailoverRun:
         for name, node in lost:
             self._decide_loss(request, name, node)
 
-    def _decide_loss(self, request: ResourceRequest, name: str, node: NodeView) -> None:
+    def _decide_loss(self, request: ResourceObjects, name: str, node: NodeView) -> None:
         users, attachments = _users(request, name), request.attachments_on(name)
         if not users and not attachments:
             return
@@ -113,7 +113,7 @@ class _FailoverRun:
         since = before.get(node, now) if isinstance(before, dict) else now
         return str(self.timers.setdefault(resource, {}).setdefault(node, since))
 
-    def _plan(self, request: ResourceRequest, node: NodeView, users: list[PodView]) -> Plan:
+    def _plan(self, request: ResourceObjects, node: NodeView, users: list[PodView]) -> Plan:
         name, options, hardened = node.metadata.name, self.view.options, self.view.is_hardened
         grace = options.grace_period_s if node.is_ready else 0
         attachments = request.attachments_on(name)[: None if hardened else 1]
@@ -160,7 +160,7 @@ class _FailoverRun:
             detachments=() if hardened and exempt else tuple(detachments),
         )
 
-    def _exemption(self, request: ResourceRequest, node: str, pod: PodView) -> SkippedPod | None:
+    def _exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
         """Why a pod is left alone; ``None``: it is not."""
         if not pod.metadata.owner_references:
             return _skip(request, node, pod, "unowned")
@@ -174,7 +174,7 @@ class _FailoverRun:
                 return _skip(request, node, pod, "unsafe", f"{volume.name}: {why}")
         return None
 
-    def _removal(self, request: ResourceRequest, node: NodeView, pod: PodView, grace: int) -> PlannedRemoval:
+    def _removal(self, request: ResourceObjects, node: NodeView, pod: PodView, grace: int) -> PlannedRemoval:
         return PlannedRemoval(
             op="evict" if node.is_ready else "delete_pod",
             namespace=pod.metadata.namespace,
@@ -194,12 +194,12 @@ class _FailoverRun:
         )
 
 
-def _users(request: ResourceRequest, node: str) -> list[PodView]:
+def _users(request: ResourceObjects, node: str) -> list[PodView]:
     """Pods that run there; those that are being deleted still do."""
     return [pod for pod in request.pods_on(node) if pod.is_running]
 
 
-def _skip(request: ResourceRequest, node: str, pod: PodView, reason: Any, detail: str = "") -> SkippedPod:
+def _skip(request: ResourceObjects, node: str, pod: PodView, reason: Any, detail: str = "") -> SkippedPod:
     return SkippedPod(
         resource=request.resource.name,
         node=node,

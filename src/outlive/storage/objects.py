@@ -27,11 +27,11 @@ CLAIM: Final = ("v1", "PersistentVolumeClaim")
 ATTACHMENT: Final = ("storage.k8s.io/v1", "VolumeAttachment")
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ObjectPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A piece of an object."""
 
 
-class MetaView(View, frozen=True, kw_only=True):
+class MetaView(ObjectPart, frozen=True, kw_only=True):
     """Which object it is."""
 
     name: str = ""
@@ -49,27 +49,27 @@ class MetaView(View, frozen=True, kw_only=True):
         return self.namespace, self.name
 
 
-class ObjectView(View, frozen=True, kw_only=True):
+class ObjectView(ObjectPart, frozen=True, kw_only=True):
     """Any object."""
 
     metadata: MetaView = MetaView()
 
 
-class ConditionView(View, frozen=True, kw_only=True):
+class ConditionView(ObjectPart, frozen=True, kw_only=True):
     """One observed fact."""
 
     type: str = ""
     status: str = ""
 
 
-class NodeSpecView(View, frozen=True, kw_only=True):
+class NodeSpecView(ObjectPart, frozen=True, kw_only=True):
     """What is wanted of a node."""
 
     taints: tuple[dict[str, Any], ...] = ()
     """As they are; one of them is changed by writing all."""
 
 
-class NodeStatusView(View, frozen=True, kw_only=True):
+class NodeStatusView(ObjectPart, frozen=True, kw_only=True):
     """What is seen of a node."""
 
     conditions: tuple[ConditionView, ...] = ()
@@ -92,14 +92,14 @@ def conditions_ready(conditions: tuple[ConditionView, ...]) -> bool:
     return next((one.status == "True" for one in conditions if one.type == "Ready"), False)
 
 
-class ClaimSource(View, frozen=True, kw_only=True):
+class ClaimSource(ObjectPart, frozen=True, kw_only=True):
     """A volume of a pod that is a claim."""
 
     claim_name: str = ""
     read_only: bool = False
 
 
-class VolumeView(View, frozen=True, kw_only=True):
+class VolumeView(ObjectPart, frozen=True, kw_only=True):
     """A volume of a pod; of which kind it is says the member that is there."""
 
     name: str = ""
@@ -129,14 +129,14 @@ class VolumeView(View, frozen=True, kw_only=True):
         return any(kind is not None for kind in kinds)
 
 
-class PodSpecView(View, frozen=True, kw_only=True):
+class PodSpecView(ObjectPart, frozen=True, kw_only=True):
     """What is wanted of a pod."""
 
     node_name: str = ""
     volumes: tuple[VolumeView, ...] = ()
 
 
-class PodStatusView(View, frozen=True, kw_only=True):
+class PodStatusView(ObjectPart, frozen=True, kw_only=True):
     """What is seen of a pod."""
 
     phase: str = ""
@@ -170,7 +170,7 @@ class PodView(ObjectView, frozen=True, kw_only=True):
         return [f"{self.metadata.name}-{one.name}" for one in self.spec.volumes if one.ephemeral is not None]
 
 
-class CsiView(View, frozen=True, kw_only=True):
+class CsiView(ObjectPart, frozen=True, kw_only=True):
     """A volume of a CSI driver."""
 
     driver: str = ""
@@ -179,7 +179,7 @@ class CsiView(View, frozen=True, kw_only=True):
     volume_attributes: Mapping[str, Any] = {}
 
 
-class ClaimRef(View, frozen=True, kw_only=True):
+class ClaimRef(ObjectPart, frozen=True, kw_only=True):
     """Whose volume it is."""
 
     api_version: str = ""
@@ -194,7 +194,7 @@ class ClaimRef(View, frozen=True, kw_only=True):
         return (self.api_version, self.kind) in (CLAIM, ("", ""))
 
 
-class VolumeSpecView(View, frozen=True, kw_only=True):
+class VolumeSpecView(ObjectPart, frozen=True, kw_only=True):
     """Where a volume's data is."""
 
     csi: CsiView | None = None
@@ -218,13 +218,13 @@ class PersistentVolumeView(ObjectView, frozen=True, kw_only=True):
         return self.spec.csi is not None and EXPORT_ATTRIBUTE in self.spec.csi.volume_attributes
 
 
-class AttachedSource(View, frozen=True, kw_only=True):
+class AttachedSource(ObjectPart, frozen=True, kw_only=True):
     """What is attached."""
 
     persistent_volume_name: str = ""
 
 
-class AttachmentSpecView(View, frozen=True, kw_only=True):
+class AttachmentSpecView(ObjectPart, frozen=True, kw_only=True):
     """What is attached where."""
 
     node_name: str = ""

@@ -9,7 +9,7 @@ import msgspec
 from outlive.storage.mapping import SATELLITE_LABEL
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Options that decisions read; times in seconds."""
 
     node_name: str = ""

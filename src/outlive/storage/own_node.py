@@ -26,7 +26,7 @@ from outlive.storage.tick import (
     PlannedDemotion,
     PlannedRemoval,
     PlannedTaint,
-    ResourceRequest,
+    ResourceObjects,
     StorageEvent,
     TickInput,
     TickResult,
@@ -72,7 +72,7 @@ def demote_suspended(given: TickInput) -> TickResult:
     return TickResult(memory=given.memory, plans=tuple(plans))
 
 
-def _demotion_events(view: TickView, request: ResourceRequest) -> tuple[StorageEvent, ...]:
+def _demotion_events(view: TickView, request: ResourceObjects) -> tuple[StorageEvent, ...]:
     if not request.volumes:
         return ()
     volume = request.volumes[0]

@@ -33,7 +33,7 @@ from outlive.storage.objects import (
     PodView,
     reference_to,
 )
-from outlive.storage.options import Options
+from outlive.storage.options import AgentOptions
 from outlive.storage.poll import Profile
 
 LOST_QUORUM: Final = "drbd.linbit.com/lost-quorum"
@@ -42,7 +42,7 @@ NO_SCHEDULE: Final = "NoSchedule"
 PROVED_BY_QUORUM: Final = "VolumeWithoutQuorum"
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DrbdSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The last good poll of DRBD."""
 
     age_s: float = 0.0
@@ -61,12 +61,12 @@ class KubernetesObjects(msgspec.Struct, frozen=True, kw_only=True):
 class TickInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one decision of a tick is given."""
 
-    options: Options
+    options: AgentOptions
     now: str
     """The reference time (RFC 3339), one for the whole tick."""
     profile: Profile = "hardened"
     memory: Any = None
-    snapshot: Snapshot | None = None
+    snapshot: DrbdSnapshot | None = None
     """``None``: no poll has ended well yet."""
     cluster: KubernetesObjects = KubernetesObjects()
 
@@ -183,7 +183,7 @@ def has_elapsed(since: str, seconds: float, now: str) -> bool:
     return parse_time(since) + timedelta(seconds=seconds) <= parse_time(now)
 
 
-class ResourceRequest:
+class ResourceObjects:
     """One resource with all that Kubernetes has of it; nothing in it is changed."""
 
     def __init__(self, view: TickView, resource: DrbdResource, volumes: list[PersistentVolumeView]) -> None:
@@ -307,13 +307,13 @@ class TickView:
         """Name → node."""
         return {node.metadata.name: node for node in self.given.cluster.nodes}
 
-    def requests(self) -> list[ResourceRequest]:
+    def requests(self) -> list[ResourceObjects]:
         """One for each resource that can be decided about. In ``compat`` one with several volumes cannot."""
         made = []
         for resource in self.resources:
             volumes = self.volumes_by_resource.get(resource.name, [])
             if self.is_hardened or len(volumes) <= 1:
-                made.append(ResourceRequest(self, resource, volumes))
+                made.append(ResourceObjects(self, resource, volumes))
         return made
 
     def plan_taint(
