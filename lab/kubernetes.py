@@ -23,12 +23,13 @@ NAMESPACE = "outlive"
 START_S = 120.0
 
 
-def program() -> str:
-    """The API server's program: that of ``PATH``, or unpacked from what is beside the project; empty: there is none."""
-    if found := os.environ.get("KUBE_APISERVER") or shutil.which("kube-apiserver"):
+def program(name: str = "kube-apiserver") -> str:
+    """A program of Kubernetes: that of the variable, such as ``KUBE_APISERVER``, or of ``PATH``, or unpacked from what
+    is beside the project; empty: there is none."""
+    if found := os.environ.get(name.upper().replace("-", "_")) or shutil.which(name):
         return found
     shared = os.environ.get("OUTLIVE_SHARED")
-    packed = Path(shared) / "lab/bin/kube-apiserver.xz" if shared else None
+    packed = Path(shared) / f"lab/bin/{name}.xz" if shared else None
     return _unpacked(packed) if packed is not None and packed.exists() else ""
 
 
@@ -37,10 +38,10 @@ def _unpacked(packed: Path) -> str:
     """Kept for later runs, like the environments of other components."""
     folder = Path.home() / ".cache/outlive-tests"
     found = packed.stat()
-    path = folder / f"kube-apiserver-{found.st_size}"
+    path = folder / f"{packed.stem}-{found.st_size}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".kube-apiserver-{os.getpid()}"
+        part = folder / f".{packed.stem}-{os.getpid()}"
         with part.open("wb") as file:
             subprocess.run(["xz", "-dc", str(packed)], stdout=file, check=True)
         part.chmod(0o755)
@@ -71,6 +72,22 @@ def server_command(folder: Path, port: int, etcd_url: str) -> list[str]:
         f"--service-account-signing-key-file={folder / 'sa.key'}",
         "--disable-admission-plugins=ServiceAccount,DefaultStorageClass,Priority,TaintNodesByCondition",
         *("--enable-priority-and-fairness=false", "--profiling=false", "-v=1"),
+    ]
+
+
+CONTROLLERS = (
+    *("statefulset", "replicaset", "deployment", "disruption", "podgc", "garbagecollector"),
+    *("attachdetach", "persistentvolume-binder", "nodelifecycle"),
+)
+
+
+def controllers_command(config: Path, *, grace_s: float = 40.0, controllers: tuple[str, ...] = CONTROLLERS) -> list[str]:
+    """The controllers of Kubernetes; ``grace_s``: after so long without a heartbeat a node is not ready."""
+    return [
+        *(program("kube-controller-manager"), f"--kubeconfig={config}", "--leader-elect=false"),
+        *("--port=0", "--secure-port=0", f"--controllers={','.join(controllers)}", "-v=1"),
+        *("--use-service-account-credentials=false", "--node-monitor-period=1s"),
+        f"--node-monitor-grace-period={grace_s:g}s",
     ]
 
 

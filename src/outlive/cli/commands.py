@@ -121,11 +121,12 @@ def share_options(kind: type, options: dict[str, Any], defaults: dict[str, Any])
     _DEFAULTS.update(defaults)
 
 
-def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Register a function as a command of ``app``."""
+def command(app: typer.Typer, name: str | None = None, *, raw: bool = False, **settings: Any) -> Callable[[F], F]:
+    """Register a function as a command of ``app``. ``raw``: its words are given to it as they are, options too."""
+    context = {**_HELP, "ignore_unknown_options": True, "allow_interspersed_args": False} if raw else _HELP
 
     def register(function: F) -> F:
-        app.command(name, cls=PlainCommand, context_settings=_HELP, **settings)(_expanded(function))
+        app.command(name, cls=PlainCommand, context_settings=context, **settings)(_expanded(function))
         return function
 
     return register

@@ -66,6 +66,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "drain": Entry("operator", "Empty hosts of their VMs."),
     "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
     "storage": Entry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
+    "storage-agent": Entry(
+        "storage_agent", "Have pods leave Kubernetes nodes whose DRBD volumes lost quorum: the agent, explain.", "app"
+    ),
     "ready": Entry("operator", "Make hosts schedulable again."),
     "arm": Entry("operator", "Let hosts empty themselves when they cannot prove that they live."),
     "disarm": Entry("operator", "Disarm hosts again."),

@@ -89,6 +89,7 @@ class ClusterEvents(Protocol):
         *,
         type: Literal["Normal", "Warning"] = "Normal",
         action: str = "",
+        related: ObjectRef | None = None,
     ) -> None:
-        """Say it; returns at once. One that repeats is counted on and not written anew."""
+        """Report it; returns at once. One that repeats is counted on and not written anew."""
         ...

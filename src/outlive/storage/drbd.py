@@ -20,7 +20,7 @@ SAFE_QUORUMS: Final = (MAJORITY, "all")
 UP_TO_DATE: Final = "UpToDate"
 PRIMARY: Final = "Primary"
 CONNECTED: Final = "Connected"
-DOCUMENT_BYTES: Final = 64 * 2**20
+DOCUMENT_BYTES: Final = 16 * 2**20
 """The largest document that is read."""
 EVENTS_STREAM: Final = "events2"
 """The promotion source that trusts ``may_promote`` of the events stream."""

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-VIEWS_KEPT: Final = 16_384
+from outlive.runtime.decisions import without_nulls
+
+VIEWS_KEPT: Final = 4096
 """Views of objects that were read, for the next tick."""
 DRIVER: Final = "linstor.csi.linbit.com"
 """The CSI driver whose volumes are DRBD resources."""
@@ -27,7 +29,7 @@ CLAIM: Final = ("v1", "PersistentVolumeClaim")
 ATTACHMENT: Final = ("storage.k8s.io/v1", "VolumeAttachment")
 
 
-class ObjectPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ObjectPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A piece of an object."""
 
 
@@ -243,8 +245,6 @@ V = TypeVar("V", bound=ObjectView)
 @lru_cache(maxsize=VIEWS_KEPT)
 def read_view(kind: type[V], raw: bytes) -> V:
     """The view of a document; ``msgspec.ValidationError`` where a member that is read is of another type."""
-    from outlive.runtime.decisions import without_nulls
-
     return msgspec.convert(without_nulls(msgspec.json.decode(raw)), kind)
 
 

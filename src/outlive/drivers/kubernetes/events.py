@@ -44,6 +44,7 @@ class ObjectEvent:
     reason: str
     note: str
     action: str
+    related: ObjectRef | None
     first: Instant
 
 
@@ -79,15 +80,16 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
         *,
         type: Literal["Normal", "Warning"] = "Normal",
         action: str = "",
+        related: ObjectRef | None = None,
     ) -> None:
         """See ``ClusterEvents``; a full queue drops it and counts that."""
-        said = (regarding, type, reason, note[:NOTE_CHARACTERS], action or reason)
+        said = (regarding, type, reason, note[:NOTE_CHARACTERS], action or reason, related)
         self.put(said, lambda now: ObjectEvent(*said, first=now))
 
     def writing(self, waiting: Waiting[ObjectEvent]) -> Callable[[], Awaitable[object]]:
         """Create the event or count on."""
         item = waiting.item
-        said = (item.regarding, item.type, item.reason, item.note, item.action)
+        said = (item.regarding, item.type, item.reason, item.note, item.action, item.related)
         series = self._series.get(said)
         if series is None or waiting.last - series.last > SERIES_S:
             series = self._series[said] = EventSeries(self._new_key(item.regarding))
@@ -120,10 +122,6 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
 
     def _document(self, item: ObjectEvent, key: str) -> dict[str, Any]:
         namespace, _, name = key.partition("/")
-        about = item.regarding
-        regarding = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name}
-        regarding |= {"namespace": about.namespace} if about.namespace else {}
-        regarding |= {"uid": about.uid} if about.uid else {}
         return {
             "apiVersion": KubernetesEvent.info.api_version,
             "kind": KubernetesEvent.kind(),
@@ -132,10 +130,18 @@ class KubernetesEvents(BackgroundWriter[ObjectEvent]):
             **self._reporter,
             "action": item.action[:128],
             "reason": item.reason[:128],
-            "regarding": regarding,
+            "regarding": _reference(item.regarding),
+            **({"related": _reference(item.related)} if item.related is not None else {}),
             "note": item.note,
             "type": item.type,
         }
+
+
+def _reference(about: ObjectRef) -> dict[str, str]:
+    """What is known of the object; a reference that names nothing would be one to nothing."""
+    names = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name}
+    names |= {"namespace": about.namespace, "uid": about.uid}
+    return {name: value for name, value in names.items() if value}
 
 
 def _micro_time(at: Instant) -> str:

@@ -1,0 +1,272 @@
+"""The storage agent: each tick it compares the DRBD of its node with what Kubernetes believes, and repairs the
+difference.
+
+A tick has one reference time and one state; its four decisions are pure functions, whose inputs are kept where they
+asked for something. The agent remembers nothing that must not be lost: after a restart timers begin anew. A clock that
+jumps begins them anew too, so that a jump never is taken for time that has passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.resources.codec import encode_canonical
+from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
+from outlive.runtime.decisions import Decision, DecisionLog, Use
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.storage.cluster_cache import ClusterCache
+from outlive.storage.drbd import MAJORITY, DrbdResource
+from outlive.storage.executor import PlanExecutor, PlanOutcome
+from outlive.storage.failover import FAILOVER
+from outlive.storage.health import HealthAnswer, HealthInput, check_health
+from outlive.storage.metrics import AgentMetrics
+from outlive.storage.observer import DrbdObserver
+from outlive.storage.options import AgentFlags
+from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
+from outlive.storage.ports import DrbdTool
+from outlive.storage.tick import KubernetesObjects, Plan, TickInput, TickResult, parse_time
+from outlive.store import Store
+
+JUMP_S: Final = 2.0
+"""A wall clock that goes so much faster or slower than time between two ticks has jumped."""
+STOP_S: Final = 5.0
+"""A running tick may take so long to its end when the agent stops."""
+USES_KEPT: Final = 40
+"""Decisions that asked for something, whose input is kept for replay."""
+USES_BYTES: Final = 4 * 2**20
+"""All of their inputs together."""
+_TICK_DECISIONS: Final[tuple[Decision[TickInput, TickResult], ...]] = (
+    FAILOVER,
+    SUSPENDED,
+    FORCED_ERRORS_DECISION,
+    OWN_TAINTS,
+)
+_log = get_logger("storage.agent")
+
+
+class StorageAgent:
+    """See the module. ``run`` until cancelled or until ``stop``."""
+
+    def __init__(
+        self,
+        flags: AgentFlags,
+        *,
+        store: Store,
+        verbs: ClusterVerbs,
+        events: ClusterEvents,
+        drbd: DrbdTool,
+        clock: Clock,
+        random: Random,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._flags = flags
+        self._clock = clock
+        self._metrics = metrics
+        self.cache = ClusterCache(flags, store, clock, random.fork("cache"))
+        self.observer = DrbdObserver(flags, drbd, clock, random.fork("drbd"), metrics)
+        self._executor = PlanExecutor(
+            flags, store=store, verbs=verbs, events=events, drbd=drbd, clock=clock, metrics=metrics
+        )
+        self._log = DecisionLog(clock)
+        self._log.listen(self._keep)
+        self._uses: deque[Use] = deque(maxlen=USES_KEPT)
+        self._memories: dict[str, Any] = {}
+        self._results: dict[str, TickResult] = {}
+        self._outcomes: dict[tuple[str, str | None, str], PlanOutcome] = {}
+        self._ticked_at: float | None = None
+        self._times: tuple[float, float] | None = None
+        """Wall clock and monotonic clock of the last tick."""
+        self._stopping = asyncio.Event()
+
+    # What others ask
+
+    def health(self) -> HealthAnswer:
+        """What ``/healthz`` answers now."""
+        options = self._flags.options
+        return check_health(
+            HealthInput(
+                profile=self._flags.profile,
+                options=options,
+                since_tick_s=None if self._ticked_at is None else self._clock.monotonic() - self._ticked_at,
+                caches_filled=self.cache.filled,
+                own_node_known=self.cache.node(options.node_name) is not None,
+                snapshot_age_s=self.observer.age_s(),
+            )
+        )
+
+    def tick_input(self, decision: str = FAILOVER.name) -> TickInput:
+        """What that decision would be given now."""
+        snapshot = self.observer.snapshot()
+        resources = snapshot.resources if snapshot is not None else ()
+        return TickInput(
+            profile=self._flags.profile,
+            options=self._flags.options,
+            now=_time_text(self._clock),
+            memory=self._memories.get(decision),
+            snapshot=snapshot,
+            cluster=self.cache.gather(resources, self._flags.options.node_name)
+            if self.cache.filled
+            else KubernetesObjects(),
+        )
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Decisions that asked for something, the newest last."""
+        return tuple(self._uses)
+
+    @property
+    def outcomes(self) -> tuple[PlanOutcome, ...]:
+        """How the plans of the last tick ended."""
+        return tuple(self._outcomes.values())
+
+    # The loop
+
+    async def run(self) -> None:
+        """Observe, decide and act until ``stop``; ``ProcessEnds`` where the profile wants that."""
+        async with OrderedTaskGroup() as group:
+            tasks = [
+                group.create_task(self.cache.run(), name="caches"),
+                group.create_task(self.observer.poll_for_ever(), name="poll DRBD"),
+            ]
+            if self.observer.follows_events:
+                tasks.append(group.create_task(self.observer.follow_for_ever(), name="follow DRBD"))
+            await self._tick_until_stopped()
+            for task in tasks:
+                task.cancel()
+
+    def stop(self) -> None:
+        """End after the running tick, which has ``STOP_S`` for that."""
+        self._stopping.set()
+
+    async def _tick_until_stopped(self) -> None:
+        stopping = asyncio.create_task(self._stopping.wait(), name="stop")
+        filled = asyncio.create_task(self.cache.wait_filled(), name="caches filled")
+        try:
+            await asyncio.wait((stopping, filled), return_when=asyncio.FIRST_COMPLETED)
+            next_at = self._clock.monotonic()
+            while not stopping.done():
+                tick = asyncio.create_task(self.tick(), name="tick")
+                await asyncio.wait((tick, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not tick.done():
+                    await asyncio.wait((tick,), timeout=STOP_S)
+                    tick.cancel()
+                    await asyncio.wait((tick,))
+                if not tick.cancelled():
+                    tick.result()
+                # of the events that a long tick has missed one is kept
+                interval_s = self._flags.options.reconcile_interval_s
+                now = self._clock.monotonic()
+                next_at += interval_s
+                if next_at < now:
+                    next_at = now
+                await self._wait_for_next(next_at, stopping)
+        finally:
+            for task in (stopping, filled):
+                task.cancel()
+            await asyncio.wait((stopping, filled))
+
+    async def _wait_for_next(self, next_at: float, stopping: asyncio.Task[Any]) -> None:
+        """Until the next tick is due; with an events stream a change, or a timer that ends, makes it due."""
+        changed: asyncio.Task[Any] | None = None
+        waits_s = next_at - self._clock.monotonic()
+        waiting = {stopping}
+        if self.observer.follows_events:
+            self.observer.changed.clear()
+            changed = asyncio.create_task(self.observer.changed.wait(), name="DRBD changed")
+            waiting.add(changed)
+            waits_s = min([waits_s, *self._timers_left_s()])
+        await asyncio.wait(waiting, timeout=max(0.0, waits_s), return_when=asyncio.FIRST_COMPLETED)
+        if changed is not None:
+            changed.cancel()
+            await asyncio.wait((changed,))
+
+    def _timers_left_s(self) -> list[float]:
+        """Seconds until the timers of losses that are pending end."""
+        result = self._results.get(FAILOVER.name)
+        now, timeout_s = self._clock.now(), self._flags.options.fail_over_timeout_s
+        pending = result.pending if result is not None else ()
+        return [parse_time(one.since).timestamp() + timeout_s - now for one in pending]
+
+    async def tick(self) -> None:
+        """Decide about everything once, and carry it out."""
+        began = self._ticked_at = self._clock.monotonic()
+        self._notice_jump()
+        given = self.tick_input()
+        plans: list[Plan] = []
+        for decision in _TICK_DECISIONS:
+            one = msgspec.structs.replace(given, memory=self._memories.get(decision.name))
+            result = decision.function(one)
+            self._memories[decision.name] = result.memory
+            self._results[decision.name] = result
+            if not decision.is_empty(result):
+                raw = encode_canonical(one)
+                self._log.keep(decision, raw, encode_canonical(result), empty=False)
+            for skipped in result.skipped:
+                self._metrics.skipped(skipped.reason)
+            if result.error is not None:
+                _log.warning("storage.decision_failed", decision=decision.name, error=result.error)
+            plans += result.plans
+        self._show(given)
+        self._outcomes = {}
+        async with OrderedTaskGroup() as group:
+            for plan in plans:
+                group.create_task(self._carry_out(plan), name=f"plan {plan.of} {plan.resource}")
+        self._metrics.tick(self._clock.monotonic() - began)
+
+    async def _carry_out(self, plan: Plan) -> None:
+        outcome = await self._executor.carry_out(plan)
+        self._outcomes[plan.of, plan.resource, plan.node] = outcome
+        if outcome.error is not None:
+            _log.warning(
+                "storage.plan_failed",
+                of=plan.of,
+                resource=plan.resource,
+                node=plan.node,
+                error=outcome.error,
+                why=outcome.detail,
+            )
+
+    def _notice_jump(self) -> None:
+        """Begin all timers anew if the wall clock did not go as time did since the last tick."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        if self._times is not None:
+            jumped_s = (now - self._times[0]) - (monotonic - self._times[1])
+            if abs(jumped_s) > JUMP_S and self._flags.profile == "hardened":
+                _log.warning("storage.clock_jumped", seconds=round(jumped_s, 1))
+                self._memories.clear()
+        self._times = now, monotonic
+
+    def _show(self, given: TickInput) -> None:
+        """Bring the gauges up to date."""
+        resources = given.snapshot.resources if given.snapshot is not None else ()
+        self._metrics.snapshot_age(self.observer.age_s())
+        self._metrics.resources(_count_states(resources))
+        self._metrics.pending(len(self._results[FAILOVER.name].pending))
+
+    def _keep(self, use: Use) -> None:
+        self._uses.append(use)
+        while len(self._uses) > 1 and sum(len(one.input) for one in self._uses) > USES_BYTES:
+            self._uses.popleft()
+
+
+def _count_states(resources: tuple[DrbdResource, ...]) -> dict[str, int]:
+    """How many resources are in each state; one may be in several."""
+    using_quorum = [one for one in resources if one.quorum == MAJORITY]
+    return {
+        "quorum": sum(one.has_quorum for one in using_quorum),
+        "no-quorum": sum(not one.has_quorum for one in using_quorum),
+        "suspended": sum(one.suspended for one in resources),
+        "failing-io": sum(one.force_io_failures for one in resources),
+    }
+
+
+def _time_text(clock: Clock) -> str:
+    """The time as objects of Kubernetes have it, to the microsecond for timers."""
+    return as_datetime(clock.now()).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,200 @@
+"""What the agent keeps of the cluster: four kinds, cluster wide, each trimmed to what is read of it, with indexes.
+
+An object that is not understood stays out, and its last good state stays in; ``malformed`` names it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from outlive.base.clock import Clock
+from outlive.base.random import Random
+from outlive.resources import ObjectMeta, ObjectRef
+from outlive.resources.foreign import (
+    ForeignResource,
+    KubernetesNode,
+    KubernetesPod,
+    PersistentVolume,
+    VolumeAttachment,
+)
+from outlive.runtime.decisions import without_nulls
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.storage.drbd import DrbdResource
+from outlive.storage.mapping import (
+    ATTACHMENTS_BY_VOLUME,
+    PODS_BY_CLAIM,
+    SATELLITE_PODS,
+    VOLUMES_BY_CLAIM,
+    VOLUMES_BY_RESOURCE,
+    attachment_keys,
+    parse_selector,
+    pod_keys,
+    trim_pod,
+    volume_keys,
+)
+from outlive.storage.objects import (
+    AttachmentView,
+    NodeView,
+    ObjectView,
+    PersistentVolumeView,
+    PodView,
+    read_view,
+)
+from outlive.storage.options import AgentFlags
+from outlive.storage.tick import KubernetesObjects
+from outlive.store import Change, Malformed, Selector, Store, Upsert
+
+K = TypeVar("K", bound=ForeignResource)
+VIEWS: Final[Mapping[type[ForeignResource], type[ObjectView]]] = {
+    KubernetesNode: NodeView,
+    KubernetesPod: PodView,
+    PersistentVolume: PersistentVolumeView,
+    VolumeAttachment: AttachmentView,
+}
+"""Kinds that are kept → what is read of them."""
+
+
+class ClusterCache:
+    """See the module."""
+
+    def __init__(self, flags: AgentFlags, store: Store, clock: Clock, random: Random) -> None:
+        profile, self._satellites = flags.profile, parse_selector(flags.options.satellite_pod_label)
+        trimmed: Any = _TrimmedStore(store, self._satellites)
+
+        def informer(kind: type[K], indexes: Any) -> Informer[K]:
+            return Informer(trimmed, kind, clock=clock, random=random, indexes=indexes)
+
+        self.nodes = informer(KubernetesNode, {})
+        self.volumes = informer(
+            PersistentVolume,
+            {
+                name: lambda obj, name=name: volume_keys(_view(PersistentVolumeView, obj), profile)[name]
+                for name in (VOLUMES_BY_RESOURCE, VOLUMES_BY_CLAIM)
+            },
+        )
+        self.attachments = informer(
+            VolumeAttachment,
+            {ATTACHMENTS_BY_VOLUME: lambda obj: attachment_keys(_view(AttachmentView, obj))[ATTACHMENTS_BY_VOLUME]},
+        )
+        self.pods = informer(
+            KubernetesPod,
+            {
+                name: lambda obj, name=name: pod_keys(_view(PodView, obj), profile, self._satellites)[name]
+                for name in (PODS_BY_CLAIM, SATELLITE_PODS)
+            },
+        )
+        self._informers: tuple[Informer[Any], ...] = (self.volumes, self.pods, self.attachments, self.nodes)
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        async with OrderedTaskGroup() as group:
+            for one in self._informers:
+                group.create_task(one.run(), name=f"cache of {one.name}")
+
+    @property
+    def filled(self) -> bool:
+        """Whether all kinds were listed once."""
+        return all(one.synced for one in self._informers)
+
+    async def wait_filled(self) -> None:
+        """Return once ``filled``."""
+        for one in self._informers:
+            await one.wait_synced()
+
+    def stalled_s(self) -> float:
+        """For how long a kind is in doubt, the longest of all; 0: none is."""
+        return max(one.stalled_s() for one in self._informers)
+
+    @property
+    def malformed(self) -> dict[str, str]:
+        """``kind/key`` of objects that are not understood → why."""
+        return {f"{one.name}/{key}": why for one in self._informers for key, why in one.malformed.items()}
+
+    def node(self, name: str) -> NodeView | None:
+        """The node of that name."""
+        found = self.nodes.get(name)
+        return None if found is None else _view(NodeView, found)
+
+    def gather(self, resources: Iterable[DrbdResource], own_node: str) -> KubernetesObjects:
+        """All objects that concern the resources and this node."""
+        volumes: dict[str, PersistentVolumeView] = {}
+        pods: dict[tuple[str, str], PodView] = {}
+        attachments: dict[str, AttachmentView] = {}
+        nodes = {own_node}
+        for resource in resources:
+            names = [resource.name]
+            claims = []
+            for volume in self._find(self.volumes, PersistentVolumeView, VOLUMES_BY_RESOURCE, resource.name):
+                volumes[volume.metadata.name] = volume
+                names.append(volume.metadata.name)
+                if volume.claim is not None:
+                    claims.append(f"{volume.claim.namespace}/{volume.claim.name}")
+            for claim in claims:
+                for pod in self._find(self.pods, PodView, PODS_BY_CLAIM, claim):
+                    pods[pod.metadata.key] = pod
+            for name in names:
+                for attachment in self._find(self.attachments, AttachmentView, ATTACHMENTS_BY_VOLUME, name):
+                    attachments[attachment.metadata.name] = attachment
+            for connection in resource.connections:
+                nodes.add(connection.name)
+                for pod in self._find(self.pods, PodView, SATELLITE_PODS, connection.name):
+                    pods[pod.metadata.key] = pod
+                    nodes.add(pod.spec.node_name)
+        for pod in list(pods.values()):
+            for name, _ in pod.claims:
+                key = f"{pod.metadata.namespace}/{name}"
+                for volume in self._find(self.volumes, PersistentVolumeView, VOLUMES_BY_CLAIM, key):
+                    volumes[volume.metadata.name] = volume
+        return KubernetesObjects(
+            nodes=tuple(node for name in sorted(nodes) if (node := self.node(name)) is not None),
+            persistentvolumes=tuple(volumes.values()),
+            volumeattachments=tuple(attachments.values()),
+            pods=tuple(pods.values()),
+        )
+
+    def _find(self, informer: Informer[Any], kind: type[Any], index: str, key: str) -> list[Any]:
+        return [_view(kind, obj) for obj in informer.by_index(index, key)]
+
+
+def _view(kind: type[Any], obj: ForeignResource) -> Any:
+    view: Any = read_view(kind, obj.raw)  # type: ignore[arg-type]
+    return view
+
+
+class _TrimmedStore:
+    """The store as the informers observe it: each object is cut down to its view, and checked to be one."""
+
+    def __init__(self, store: Store, satellites: Selector) -> None:
+        self._store = store
+        self._satellites = satellites
+
+    async def observe(self, kind: type[K], *, selector: Selector | None = None) -> AsyncGenerator[Change[K], None]:
+        """See ``Store``."""
+        async with aclosing(self._store.observe(kind, selector=selector)) as changes:  # type: ignore[type-var]
+            async for change in changes:
+                yield self._trim(kind, change.object) if isinstance(change, Upsert) else change
+
+    def _trim(self, kind: type[K], obj: K) -> Change[K]:
+        document, meta = without_nulls(obj.document), obj.metadata
+        if kind is KubernetesPod:
+            document = trim_pod(document, self._satellites)
+        try:
+            view = msgspec.convert(document, VIEWS[kind])
+        except msgspec.ValidationError as error:
+            version = kind.info.api_version
+            ref = ObjectRef(
+                kind=kind.kind(), name=meta.name, namespace=meta.namespace, uid=meta.uid, api_version=version
+            )
+            return Malformed(ref, str(error))
+        trimmed = ObjectMeta(
+            name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+        )
+        raw = msgspec.json.encode(document if kind is KubernetesPod else view)
+        halves: dict[str, Any] = {name: UNSET for name in obj.__struct_fields__ if name in ("spec", "status")}
+        return Upsert(msgspec.structs.replace(obj, metadata=trimmed, raw=raw, **halves))
