@@ -61,6 +61,7 @@ def decision_table() -> DecisionTable:
     from outlive.placement import decisions as placement
     from outlive.recovery import plan as recovery
     from outlive.runtime.decisions import DecisionTable
+    from outlive.storage import decisions as storage
 
     return DecisionTable(
         (
@@ -71,6 +72,7 @@ def decision_table() -> DecisionTable:
             *node.SAFETY_STEPS,
             *placement.DECISIONS,
             *recovery.DECISIONS,
+            *storage.DECISIONS,
         )
     )
 

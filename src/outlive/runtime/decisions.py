@@ -23,7 +23,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded, NotFound, OutliveError
 from outlive.base.logging import get_logger, global_request_id
 from outlive.resources import Amounts
-from outlive.resources.codec import decode_as, encode, encode_canonical, to_builtins
+from outlive.resources.codec import convert, decode_as, encode, encode_canonical, to_builtins
 from outlive.resources.schema import field_docs
 
 Schema = dict[str, Any]
@@ -109,6 +109,8 @@ class Decision(Generic[I, O]):
     doc: str
     is_empty: Callable[[O], bool] = says_nothing
     """Whether an answer asks for nothing."""
+    nulls_are_absent: bool = False
+    """Members of the input that are ``null`` count as absent, at every depth."""
 
 
 class DecisionTable:
@@ -146,7 +148,11 @@ class DecisionTable:
         if len(raw) > INPUT_BYTES:
             raise LimitExceeded(f"the input has {len(raw)} bytes", remedy=f"at most {INPUT_BYTES}")
         try:
-            return encode(decision.function(decode_as(decision.input, raw)))
+            if decision.nulls_are_absent:
+                given = convert(decision.input, _without_nulls(decode_as(Any, raw)))
+            else:
+                given = decode_as(decision.input, raw)
+            return encode(decision.function(given))
         except RecursionError:
             raise BadInput("the input is nested too deeply") from None
 
@@ -157,6 +163,12 @@ class DecisionTable:
             return self.decide(name, raw)
         except OutliveError as error:
             return encode({"error": error.code})
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(member) for name, member in value.items() if member is not None}
+    return [_without_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
 def is_error(answer: bytes) -> bool:
