@@ -1,7 +1,7 @@
 """Nodes without machines: what kubelets, a scheduler and a CSI driver do for objects on a real API server.
 
-The controllers of Kubernetes itself run beside (statefulset, attachdetach, nodelifecycle, podgc, disruption). A node that
-was killed does nothing any more; one whose pods are stuck keeps its heartbeat and cannot end them.
+The controllers of Kubernetes itself run beside (statefulset, attachdetach, nodelifecycle, podgc, disruption). A node
+that was killed does nothing any more; one whose pods are stuck keeps its heartbeat and cannot end them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lab.kubernetes import controllers_command
+
 from tests.support.api_server import ApiRefusal, ApiServer
 
 TURN_S = 0.2
@@ -254,4 +255,6 @@ class Kubelets:
 
 
 def _is_ready(node: dict[str, Any]) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in node.get("status", {}).get("conditions", ()))
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" for one in node.get("status", {}).get("conditions", ())
+    )

@@ -28,6 +28,7 @@ from outlive.roles.up import Limes, Ports, UpRole
 from outlive.runtime.backups import BackupKeeper, BackupSettings
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import NotifierPorts
+from outlive.storage.metrics import PREFIX, AgentMetrics
 from outlive.store.memory import MemoryStore
 from tests.support.loops import run
 
@@ -44,13 +45,13 @@ class MetricRow(NamedTuple):
     meaning: str
 
 
-def _rows(metrics: Metrics, further: Iterable[Metric] = ()) -> Iterator[MetricRow]:
+def _rows(metrics: Metrics, further: Iterable[Metric] = (), prefix: str = "outlive_") -> Iterator[MetricRow]:
     for name, family in metrics._families.items():
         inner = family._metric
-        yield MetricRow(f"outlive_{name.removesuffix('_total')}", inner._type, family.label_names, inner._documentation)
+        yield MetricRow(f"{prefix}{name.removesuffix('_total')}", inner._type, family.label_names, inner._documentation)
     late = [one for collector in metrics._registry._collector_to_names for one in _late(collector)]
     for one in (*late, *further):
-        yield MetricRow(f"outlive_{one.name}", one.type, tuple(getattr(one, "_labelnames", ())), one.documentation)
+        yield MetricRow(f"{prefix}{one.name}", one.type, tuple(getattr(one, "_labelnames", ())), one.documentation)
 
 
 def _late(collector: Any) -> list[Metric]:
@@ -118,24 +119,32 @@ def _daemon_rows() -> list[MetricRow]:
     return list(_rows(role.metrics))
 
 
-async def _both() -> tuple[list[MetricRow], list[MetricRow]]:
-    return _server_rows(), _daemon_rows()
+def _agent_rows() -> list[MetricRow]:
+    metrics = AgentMetrics(lambda: None)
+    return list(_rows(metrics._metrics, metrics._ages(), PREFIX))
+
+
+async def _all() -> dict[str, list[MetricRow]]:
+    return {
+        "The server": _server_rows(),
+        "The daemon of a host": _daemon_rows(),
+        "The storage agent": _agent_rows(),
+    }
 
 
 @cache
-def _found() -> tuple[list[MetricRow], list[MetricRow]]:
-    return run(_both())
+def _found() -> dict[str, list[MetricRow]]:
+    return run(_all())
 
 
 def metric_names() -> set[str]:
     """Names of all metrics, with the default prefix, and without the endings of counters and histograms."""
-    return {row.name for rows in _found() for row in rows}
+    return {row.name for rows in _found().values() for row in rows}
 
 
 def metrics_text() -> str:
-    """Both tables, as Markdown."""
-    server, daemon = _found()
-    return "\n".join(["", "## The server", "", *_table(server), "", "## The daemon of a host", "", *_table(daemon), ""])
+    """All tables, as Markdown."""
+    return "\n".join(part for title, rows in _found().items() for part in ("", f"## {title}", "", *_table(rows))) + "\n"
 
 
 def _table(rows: Iterable[MetricRow]) -> Iterator[str]:

@@ -33,6 +33,7 @@ from outlive.resources.reasons.faults import FaultCode, Severity
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
 from outlive.simulation.verbs import VERBS
+from outlive.storage.flags import FLAGS, FlagSection
 from tests.support.metrics_page import metrics_text
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
@@ -295,6 +296,35 @@ def _markdown(text: str) -> str:
     return re.sub(r"(?<!\n)\n(?!\n)", " ", text.strip()).replace("``", "`")
 
 
+OPTION_SECTIONS: Final[dict[FlagSection, str]] = {
+    "reference": "Those of the piraeus HA controller",
+    "hardened": "Further ones",
+    "own": "Rules of our own",
+    "client": "How the API server is reached",
+}
+
+
+def agent_options_text() -> str:
+    """All options of the storage agent, as Markdown."""
+    parts = []
+    for section, title in OPTION_SECTIONS.items():
+        rows = [
+            f"| `{'-' if len(flag.name) == 1 else '--'}{flag.name}` | {flag.kind.name} "
+            f"| {_shown_default(flag.default)} | {_cell(flag.doc)} |"
+            for flag in FLAGS
+            if flag.section == section
+        ]
+        parts.append(
+            "\n".join([f"\n## {title}\n", "| option | value | default | meaning |", "|---|---|---|---|", *rows, ""])
+        )
+    return "".join(parts)
+
+
+def _shown_default(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text}`" if text else ""
+
+
 SUITES: Final = "tests/conformance/ports"
 PORTS: Final[dict[type[Any], str]] = {
     HypervisorPort: "test_hypervisor",
@@ -313,6 +343,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "../design/commands.md": tree_text,
     "faults.md": faults_text,
     "metrics.md": metrics_text,
+    "storage-agent.md": agent_options_text,
 }
 PAGES: Final = (*GENERATED, "configuration.md")
 

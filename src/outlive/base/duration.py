@@ -6,10 +6,21 @@ import re
 
 from outlive.base.errors import BadInput
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECOND = 10**9
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": _SECOND,
+    "m": 60 * _SECOND,
+    "h": 3600 * _SECOND,
+}
+"""Nanoseconds, of which Go counts whole ones: what is left over of a fraction is dropped."""
 _PART = re.compile(r"(\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-DURATION_LIMIT_S = 292 * 365 * 86400.0
-"""The longest duration: what Go's 63 bits of nanoseconds hold."""
+_LIMIT_NS = 2**63 - 1
+"""The longest duration that Go holds: about 292 years."""
 
 
 def parse_duration(text: str | int | float) -> float:
@@ -23,18 +34,19 @@ def parse_duration(text: str | int | float) -> float:
     body = raw[1:] if raw.startswith(("+", "-")) else raw
     if body == "0":
         return 0.0
-    total, position = 0.0, 0
+    total, position = 0, 0
     while position < len(body):
         match = _PART.match(body, position)
         if match is None:
             break
-        total += float(match.group(1)) * _UNITS[match.group(2)]
+        whole, _, fraction = match.group(1).partition(".")
+        total += int((whole + fraction) or "0") * _UNITS[match.group(2)] // 10 ** len(fraction)
         position = match.end()
     if not body or position != len(body):
         raise BadInput(f"{text[:80]!r} is not a duration", remedy='write a unit, such as "30s", "5m" or "1h30m"')
-    if total > DURATION_LIMIT_S:
+    if total > _LIMIT_NS:
         raise BadInput(f"duration {text!r} is too long", remedy="at most 292 years")
-    return sign * total
+    return sign * total / _SECOND
 
 
 def duration_of_flag(flag: str, text: str) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,7 +80,8 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
     from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     garbage.spare()
-    clock, random, metrics = SystemClock(), system_random(), AgentMetrics()
+    clock, random = SystemClock(), system_random()
+    metrics = AgentMetrics(lambda: agent.observer.age_s())
     client = flags.client
     access = cluster_access(str(client.get("kubeconfig", "")), str(client.get("context", "")))
     store = KubernetesStore(access, clock=clock, random=random)
@@ -91,7 +93,7 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
         store=store,
         verbs=KubernetesVerbs(store),
         events=events,
-        drbd=DrbdSetup(),
+        drbd=DrbdSetup(flags.own.drbdsetup, Path(flags.own.drbd_proc_file)),
         clock=clock,
         random=random,
         metrics=metrics,

@@ -66,7 +66,7 @@ class AgentListener:
         return web.Response(status=answer.status, text=answer.body)
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), content_type="text/plain")
+        return web.Response(body=self._metrics.render(), content_type="text/plain")
 
     async def _decisions(self, request: web.Request) -> web.Response:
         """Inputs and answers of the last decisions that asked for something, a line each, for ``outlive decide``."""

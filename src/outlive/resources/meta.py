@@ -344,13 +344,18 @@ def check_labels(labels: Mapping[str, str]) -> None:
     """``Invalid`` names the key or value that no store takes."""
     for key, value in labels.items():
         check_key(key, "metadata.labels")
-        if len(value) > WORD_LENGTH_LIMIT or not _VALUE.match(value):
-            raise Invalid(
-                f"value {value[:80]!r} of label {key!r} is malformed",
-                place="metadata.labels",
-                remedy=f"at most {WORD_LENGTH_LIMIT} letters, digits, '-', '_' and '.', "
-                "beginning and ending with a letter or digit",
-            )
+        check_label_value(value, key, "metadata.labels")
+
+
+def check_label_value(value: str, key: str, place: str) -> None:
+    """``Invalid`` unless the text may be the value of a label."""
+    if len(value) > WORD_LENGTH_LIMIT or not _VALUE.match(value):
+        raise Invalid(
+            f"value {value[:80]!r} of label {key!r} is malformed",
+            place=place,
+            remedy=f"at most {WORD_LENGTH_LIMIT} letters, digits, '-', '_' and '.', "
+            "beginning and ending with a letter or digit",
+        )
 
 
 def check_annotations(annotations: Mapping[str, str]) -> None:

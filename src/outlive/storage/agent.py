@@ -26,7 +26,7 @@ from outlive.storage.drbd import MAJORITY, DrbdResource
 from outlive.storage.executor import PlanExecutor, PlanOutcome
 from outlive.storage.failover import FAILOVER
 from outlive.storage.health import HealthAnswer, HealthInput, check_health
-from outlive.storage.metrics import AgentMetrics
+from outlive.storage.metrics import AgentMetrics, VolumeState
 from outlive.storage.observer import DrbdObserver
 from outlive.storage.options import AgentFlags
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
@@ -246,7 +246,6 @@ class StorageAgent:
     def _show(self, given: TickInput) -> None:
         """Bring the gauges up to date."""
         resources = given.snapshot.resources if given.snapshot is not None else ()
-        self._metrics.snapshot_age(self.observer.age_s())
         self._metrics.resources(_count_states(resources))
         self._metrics.pending(len(self._results[FAILOVER.name].pending))
 
@@ -256,7 +255,7 @@ class StorageAgent:
             self._uses.popleft()
 
 
-def _count_states(resources: tuple[DrbdResource, ...]) -> dict[str, int]:
+def _count_states(resources: tuple[DrbdResource, ...]) -> dict[VolumeState, int]:
     """How many resources are in each state; one may be in several."""
     using_quorum = [one for one in resources if one.quorum == MAJORITY]
     return {

@@ -7,8 +7,11 @@ from typing import Any, Final
 from outlive.runtime.decisions import Decision
 from outlive.storage.calls import NEXT_CALLS
 from outlive.storage.drbd import FACTS, MERGE, PARSE_SHOW, PARSE_STATUS
+from outlive.storage.eviction import EVICT_METHOD
 from outlive.storage.failover import FAILOVER
+from outlive.storage.health import HEALTH
 from outlive.storage.mapping import INDEX, NODE_NAMES, NODE_READY, RESOURCE_NAME, TRIM_POD, VOLUME_SAFE
+from outlive.storage.options import OPTIONS
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
 from outlive.storage.poll import POLL
 
@@ -24,6 +27,9 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     NODE_NAMES,
     VOLUME_SAFE,
     NODE_READY,
+    OPTIONS,
+    HEALTH,
+    EVICT_METHOD,
     FAILOVER,
     SUSPENDED,
     FORCED_ERRORS_DECISION,

@@ -38,7 +38,7 @@ from outlive.storage.eviction import (
     EvictMethodInput,
     choose_evict_method,
 )
-from outlive.storage.metrics import AgentMetrics
+from outlive.storage.metrics import AgentAction, AgentMetrics
 from outlive.storage.objects import NodeView, ObjectReference
 from outlive.storage.options import AgentFlags
 from outlive.storage.ports import DrbdTool
@@ -57,7 +57,7 @@ STATUSES: Final[tuple[tuple[type[OutliveError], int], ...]] = (
     (OutliveError, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
 """What an error of a call is as an HTTP status."""
-METRIC_ACTIONS: Final = {
+METRIC_ACTIONS: Final[dict[str, AgentAction]] = {
     "evict": "evict",
     "delete_pod": "delete",
     "delete_volume_attachment": "detach",
@@ -240,13 +240,16 @@ class PlanExecutor:
         call = answer.call
         if call.op in READS:
             return
-        action = METRIC_ACTIONS.get(call.op, "taint")
+        action: AgentAction = METRIC_ACTIONS.get(call.op, "taint")
         if call.op == "update_node" and plan.taint is not None and plan.of == "own_taints":
             added = any(event.action == "TaintedNode" for event in plan.taint.events)
             action = "taint" if added else "untaint"
-        good = answer.is_success or answer.status == 0
-        result = "dry-run" if self._dry_run else "ok" if good else str(answer.status or "no-answer")
-        self._metrics.action(action, result)
+        if self._dry_run:
+            self._metrics.action(action, "dry-run")
+        elif answer.is_success or answer.status in (0, HTTPStatus.NOT_FOUND):
+            self._metrics.action(action, "ok")
+        else:
+            self._metrics.action(action, "refused" if answer.status == HTTPStatus.TOO_MANY_REQUESTS else "failed")
         if call.op == "evict" and answer.status == HTTPStatus.TOO_MANY_REQUESTS:
             self._metrics.skipped("budget")
 

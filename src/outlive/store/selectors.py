@@ -1,4 +1,4 @@
-"""Label selectors, as Kubernetes writes them: ``a=b,c!=d,e in (x,y),f notin (z),g,!h``."""
+"""Label selectors, as Kubernetes writes them: ``a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<9``."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Literal
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
+from outlive.resources.meta import check_key, check_label_value
 
-_TERM = re.compile(
-    r"\s*(?:(?P<absent>!)\s*(?P<key0>[\w./-]+)"
-    r"|(?P<key1>[\w./-]+)\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
-    r"|(?P<key2>[\w./-]+)\s*(?P<op>==|=|!=)\s*(?P<value>[\w.-]*)"
-    r"|(?P<key3>[\w./-]+))\s*(?:,|\Z)"
-)
+_TOKEN = re.compile(r"\s*(==|!=|[=!(),<>]|[^\s=!(),<>]+)")
+_SIGNS = frozenset(("==", "!=", "=", "!", "(", ")", ",", "<", ">"))
+_REMEDY = "write key=value"
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
+"""Whole numbers as Go reads them; of 64 bits."""
 
 
 class Term(msgspec.Struct, frozen=True):
     """One requirement on one label."""
 
     key: str
-    op: Literal["in", "notin", "exists", "absent"]
+    op: Literal["in", "notin", "exists", "absent", "gt", "lt"]
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it; ``notin`` is met by a label that is not there."""
+        """True if the labels meet it: ``notin`` also without the label, ``gt`` and ``lt`` only with a whole number."""
         match self.op:
             case "in":
                 return labels.get(self.key) in self.values
@@ -36,6 +36,9 @@ class Term(msgspec.Struct, frozen=True):
                 return self.key in labels
             case "absent":
                 return self.key not in labels
+            case "gt" | "lt":
+                value, limit = (_whole_number(text) for text in (labels.get(self.key, ""), self.values[0]))
+                return value is not None and limit is not None and (value > limit if self.op == "gt" else value < limit)
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -46,17 +49,7 @@ class Selector(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Selector:
         """From text; ``BadInput`` shows the part that is not understood."""
-        terms: list[Term] = []
-        position = 0
-        while position < len(text.rstrip()):
-            match = _TERM.match(text, position)
-            if match is None:
-                raise BadInput(f"selector {text[position : position + 80]!r} is malformed", remedy="write key=value")
-            terms.append(_term(match))
-            position = match.end()
-            if position == len(text) and text.endswith(","):
-                raise BadInput(f"selector {text[-80:]!r} ends in a comma", remedy="write key=value")
-        return cls(tuple(terms))
+        return _Parser(text).selector()
 
     @classmethod
     def equal(cls, **labels: str) -> Selector:
@@ -77,15 +70,92 @@ class Selector(msgspec.Struct, frozen=True):
         return ",".join(_text(term) for term in self.terms)
 
 
-def _term(match: re.Match[str]) -> Term:
-    if match["absent"]:
-        return Term(match["key0"], "absent")
-    if match["set"]:
-        values = tuple(value.strip() for value in match["values"].split(","))
-        return Term(match["key1"], "in" if match["set"] == "in" else "notin", values)
-    if match["op"]:
-        return Term(match["key2"], "notin" if match["op"] == "!=" else "in", (match["value"],))
-    return Term(match["key3"], "exists")
+class _Parser:
+    """Reads a selector word by word, as an API server does: ``in`` and ``notin`` are also keys and values."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found = [(match[1], match.start(1)) for match in _TOKEN.finditer(text)]
+        self._next = 0
+
+    def selector(self) -> Selector:
+        terms: list[Term] = []
+        while self._next < len(self._found):
+            terms.append(self._term())
+            if self._next < len(self._found):
+                self._take(",")
+                if self._next == len(self._found):
+                    raise BadInput(f"selector {self._text[-80:]!r} ends in a comma", remedy=_REMEDY)
+        return Selector(tuple(terms))
+
+    def _term(self) -> Term:
+        absent = self._peek() == "!"
+        if absent:
+            self._take("!")
+        key = self._word()
+        operator = self._peek()
+        if absent:
+            return Term(key, "absent")
+        if operator in ("", ","):
+            return Term(key, "exists")
+        self._next += 1
+        match operator:
+            case "in" | "notin":
+                return Term(key, operator, self._values(key))
+            case "=" | "==" | "!=":
+                value = "" if self._peek() in ("", ",") else self._word(key=key)
+                return Term(key, "notin" if operator == "!=" else "in", (value,))
+            case ">" | "<":
+                value = self._word(key=key)
+                if _whole_number(value) is None:
+                    raise BadInput(
+                        f"selector {self._text[:80]!r} compares with {value!r}", remedy="give a whole number"
+                    )
+                return Term(key, "gt" if operator == ">" else "lt", (value,))
+        self._next -= 1
+        raise self._malformed()
+
+    def _values(self, key: str) -> tuple[str, ...]:
+        """The values in brackets; an empty place between commas is the empty value."""
+        self._take("(")
+        values: list[str] = []
+        while True:
+            values.append("" if self._peek() in (",", ")") else self._word(key=key))
+            if self._peek() == ")":
+                self._next += 1
+                return tuple(values)
+            self._take(",")
+
+    def _peek(self) -> str:
+        return self._found[self._next][0] if self._next < len(self._found) else ""
+
+    def _take(self, sign: str) -> None:
+        if self._peek() != sign:
+            raise self._malformed()
+        self._next += 1
+
+    def _word(self, *, key: str = "") -> str:
+        """The next word, a key, or with ``key`` a value of it."""
+        word = self._peek()
+        if not word or word in _SIGNS:
+            raise self._malformed()
+        try:
+            check_label_value(word, key, "") if key else check_key(word, "")
+        except Invalid as error:
+            raise BadInput(f"selector {self._text[:80]!r}: {error.message}", remedy=error.remedy) from None
+        self._next += 1
+        return word
+
+    def _malformed(self) -> BadInput:
+        position = self._found[self._next][1] if self._next < len(self._found) else len(self._text)
+        rest = self._text[position : position + 80] or self._text[-80:]
+        return BadInput(f"selector {rest!r} is malformed", remedy=_REMEDY)
+
+
+def _whole_number(text: str) -> int | None:
+    """The number of 64 bits that the text is; ``None`` if it is none."""
+    value = int(text) if _WHOLE.match(text) else 2**63
+    return value if -(2**63) <= value < 2**63 else None
 
 
 def _text(term: Term) -> str:
@@ -96,3 +166,5 @@ def _text(term: Term) -> str:
             return term.key
         case "absent":
             return f"!{term.key}"
+        case "gt" | "lt":
+            return f"{term.key}{'>' if term.op == 'gt' else '<'}{term.values[0]}"

@@ -35,6 +35,14 @@ def test_what_is_no_duration_is_refused(text: str | float) -> None:
 def test_a_duration_that_go_cannot_hold_is_refused() -> None:
     with pytest.raises(BadInput, match="too long"):
         parse_duration("3000000h")
+    assert parse_duration("2562047h47m16.854775807s") == (2**63 - 1) / 10**9
+    with pytest.raises(BadInput, match="too long"):
+        parse_duration("2562047h47m16.854775808s")
+
+
+@pytest.mark.parametrize("milliseconds", [1, 100, 300, 700, 1100])
+def test_the_seconds_of_a_duration_are_those_that_a_person_would_write(milliseconds: int) -> None:
+    assert parse_duration(f"{milliseconds}ms") == milliseconds / 1000
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,15 @@ def test_no_bytes_at_all_make_a_decision_fail_otherwise(raw):
     json.loads(TABLE.decide_json("example.fit", raw))
 
 
+def test_null_is_an_absent_member_where_a_decision_says_so():
+    table = DecisionTable([Decision("example.fit", _fit, Question, Answer, "", nulls_are_absent=True)])
+    raw = b'{"free": {"h1": {"cpu": "2"}, "h2": null}, "limit": null, "need": null}'
+    assert json.loads(table.decide_json("example.fit", raw))["actions"] == ["h1"]
+    assert is_error(TABLE.decide_json("example.fit", raw))
+    assert is_error(table.decide_json("example.fit", b"null"))
+    assert is_error(table.decide_json("example.fit", b"[" * 100_000))
+
+
 def test_an_unknown_decision_names_the_nearest():
     with pytest.raises(NotFound, match=r"did you mean example\.fit"):
         TABLE.decide_json("exmple.fit", b"{}")

@@ -34,13 +34,44 @@ from outlive.store.selectors import Selector, Term
         ("outlive.dev/host=h1,topology.kubernetes.io/zone in (z1)", {"outlive.dev/host": "h1"}, False),
         ("in in (in)", {"in": "in"}, True),
         ("notin", {"notin": "x"}, True),
+        ("in=in,notin in (notin)", {"in": "in", "notin": "notin"}, True),
+        ("a in (,b)", {"a": ""}, True),
+        ("a=,b", {"a": "", "b": "x"}, True),
+        ("rack>7", {"rack": "8"}, True),
+        ("rack>7", {"rack": "7"}, False),
+        ("rack<7", {"rack": "6"}, True),
+        ("rack<7", {"rack": "six"}, False),
+        ("rack<7", {}, False),
     ],
 )
 def test_a_selector_selects(text: str, labels: dict[str, str], selected: bool) -> None:
     assert Selector.parse(text).matches(labels) is selected
 
 
-@pytest.mark.parametrize("text", ["a=b c", "=b", "a in b", "a in (b", "!", "a,,b", ",a", "a,", "a=b=c", "a>1", "a b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=b c",
+        "=b",
+        "a in b",
+        "a in (b",
+        "!",
+        "a,,b",
+        ",a",
+        "a,",
+        "a=b=c",
+        "a>b",
+        "a b",
+        "a>",
+        "!a=b",
+        "a in ((b))",
+        "-a",
+        "a=-b",
+        "a/b/c",
+        "ä=b",
+        "a=" + "b" * 64,
+    ],
+)
 def test_what_is_malformed_is_named(text: str) -> None:
     with pytest.raises(BadInput, match="selector"):
         Selector.parse(text)
@@ -51,6 +82,7 @@ VALUES = st.sampled_from(["", "a", "1", "in", "x-y_z.w"])
 TERMS = st.one_of(
     st.builds(Term, KEYS, st.sampled_from(["in", "notin"]), st.lists(VALUES, min_size=1, max_size=3).map(tuple)),
     st.builds(Term, KEYS, st.sampled_from(["exists", "absent"])),
+    st.builds(Term, KEYS, st.sampled_from(["gt", "lt"]), st.integers(0, 10**6).map(lambda value: (str(value),))),
 )
 
 
