@@ -36,13 +36,14 @@ GROUPS = {"oskar": "outlive:operators"}
 START_S = 120.0
 LOOK_S = 0.1
 CONTROLLER = "system:serviceaccount:outlive:outlive-controller"
+STORAGE_AGENT = "system:serviceaccount:outlive-storage-agent:outlive-storage-agent"
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata", "users": [CONTROLLER]}, {"level": "None"}],
+    "rules": [{"level": "Metadata", "users": [CONTROLLER, STORAGE_AGENT]}, {"level": "None"}],
 }
-"""What the shared server writes down: each request of the controllers' own account."""
+"""What the shared server writes down: each request of the controllers' own account, and of the storage agent's."""
 
 
 def can_run() -> bool:
@@ -263,7 +264,8 @@ def shared_server() -> ApiServer:
     folder = Path(tempfile.mkdtemp(prefix="outlive-api-server-", dir=in_memory if in_memory.is_dir() else None))
     policy = folder / "audit-policy.json"
     policy.write_text(json.dumps(AUDIT_POLICY))
-    server = ApiServer(folder, f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}")
+    audit = (f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}")
+    server = ApiServer(folder, *audit, "--allow-privileged")  # as every distribution does: daemons of storage need it
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.stop)
     try:

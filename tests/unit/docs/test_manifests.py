@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import yaml
 from scripts import manifests
+from scripts.manifests import CONTROLLER, INSTALLATIONS, STORAGE_AGENT, Installation
 
 from outlive.base.errors import OutliveError
 from outlive.cli.settings import load
 from outlive.roles.settings import role_settings
+from outlive.storage.options import AgentOptions, health_address, read_options
 
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
 REMEDY = "python -m scripts.manifests"
+both = pytest.mark.parametrize("one", INSTALLATIONS, ids=lambda one: one.chart.name)
 Objects = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -28,15 +31,15 @@ def by_name(objects: list[dict[str, Any]]) -> Objects:
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
 
-def kustomized() -> Objects:
+def kustomized(one: Installation = CONTROLLER) -> Objects:
     """What ``kubectl apply -k`` applies, but for the namespace and the kinds."""
-    folder = manifests.MANIFESTS
+    folder = one.manifests
     (kustomization,) = manifests.documents(folder / "kustomization.yaml")
     objects = [
-        one
+        each
         for name in manifests.listed(folder)
         if name not in manifests.APART
-        for one in manifests.documents(folder / name)
+        for each in manifests.documents(folder / name)
     ]
     for made in kustomization.get("configMapGenerator", ()):
         data = {name: (folder / name).read_text() for name in made["files"]}
@@ -48,7 +51,7 @@ def rendered(text: str, values: dict[str, Any]) -> str:
     """What Helm makes of a template, as far as ours go."""
 
     def value_of(path: str) -> Any:
-        found: Any = {"Values": values, "Release": {"Namespace": "outlive"}}
+        found: Any = {"Values": values, "Release": {"Namespace": "here"}}
         for part in path.strip(".").split("."):
             found = found[part]
         return found
@@ -76,11 +79,12 @@ def rendered(text: str, values: dict[str, Any]) -> str:
     return re.sub(r'\{\{ (?P<inner>"[{}]{2}"|[^{}]+?) \}\}', action, text)
 
 
-def chart(**changes: Any) -> Objects:
-    (values,) = manifests.documents(manifests.CHART / "values.yaml")
+def chart(one: Installation = CONTROLLER, **changes: Any) -> Objects:
+    """What Helm makes in the namespace ``here``."""
+    (values,) = manifests.documents(one.chart / "values.yaml")
     objects = []
-    for path in sorted((manifests.CHART / "templates").iterdir()):
-        objects += [one for one in yaml.safe_load_all(rendered(path.read_text(), values | changes)) if one]
+    for path in sorted((one.chart / "templates").iterdir()):
+        objects += [each for each in yaml.safe_load_all(rendered(path.read_text(), values | changes)) if each]
     return by_name(objects)
 
 
@@ -89,46 +93,131 @@ def test_what_is_made_from_the_manifests_is_up_to_date(path: Path) -> None:
     assert path.read_text() == manifests.made()[path], REMEDY
 
 
-def test_no_template_is_left_of_a_manifest_that_is_gone() -> None:
-    there = set((manifests.CHART / "templates").iterdir())
-    assert there == {path for path in manifests.made() if path.parent.name == "templates"}, REMEDY
-    kinds = manifests.CHART / "crds/crds.yaml"
-    assert kinds.resolve() == (manifests.MANIFESTS / "crds.yaml").resolve()
+@both
+def test_no_template_is_left_of_a_manifest_that_is_gone(one: Installation) -> None:
+    there = set((one.chart / "templates").iterdir())
+    assert there == {path for path in manifests.made() if path.parent == one.chart / "templates"}, REMEDY
 
 
-def test_the_chart_makes_the_same_objects_as_kustomize() -> None:
-    ours, theirs = kustomized(), chart()
-    settings = ("ConfigMap", "outlive-settings")
-    said, wanted = (yaml.safe_load(one.pop(settings)["data"]["outlive.yaml"]) for one in (theirs, ours))
+def test_the_chart_has_the_kinds_of_the_manifests() -> None:
+    kinds = CONTROLLER.chart / "crds/crds.yaml"
+    assert kinds.resolve() == (CONTROLLER.manifests / "crds.yaml").resolve()
+
+
+@both
+def test_the_chart_makes_the_same_objects_as_kustomize(one: Installation) -> None:
+    ours, theirs = kustomized(one), chart(one)
+    name, file = one.settings
+    said, wanted = (yaml.safe_load(objects.pop(("ConfigMap", name))["data"][file]) for objects in (theirs, ours))
     assert said == wanted
-    (deployed,) = [one for (kind, _), one in theirs.items() if kind == "Deployment"]
-    assert deployed["spec"]["template"]["metadata"].pop("annotations").keys() == {"checksum/settings"}
-    (container,) = deployed["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "outlive:latest"
-    container["image"] = "outlive"
-    assert theirs == ours
+    (theirs_deployed, ours_deployed) = (
+        next(each for (kind, _), each in objects.items() if kind in ("Deployment", "DaemonSet"))["spec"]["template"]
+        for objects in (theirs, ours)
+    )
+    annotations = theirs_deployed["metadata"].pop("annotations")
+    assert annotations.pop("checksum/settings")
+    assert annotations == ours_deployed["metadata"].pop("annotations", {})
+    (container,) = theirs_deployed["spec"]["containers"]
+    (wanted_container,) = ours_deployed["spec"]["containers"]
+    assert container["image"] == f"{wanted_container['image']}:latest"
+    container["image"] = wanted_container["image"]
+    assert [
+        text.replace("namespace: here", f"namespace: {one.chart.name}") for text in map(yaml.safe_dump, theirs.values())
+    ] == [yaml.safe_dump(ours[key]) for key in theirs]
+    assert theirs.keys() == ours.keys()
 
 
 def test_the_values_of_the_chart_are_used() -> None:
-    made = chart(replicas=3, image={"repository": "registry/outlive", "tag": "1"}, monitoring={"enabled": True})
+    made = chart(replicas=3, image={"repository": "registry/outlive", "tag": "1"})
     deployed = made["Deployment", "outlive-controller"]["spec"]
     assert deployed["replicas"] == 3
     assert deployed["template"]["spec"]["containers"][0]["image"] == "registry/outlive:1"
-    monitored = by_name(
-        [
-            one
-            for name in manifests.listed(manifests.MANIFESTS / "monitoring")
-            for one in manifests.documents(manifests.MANIFESTS / "monitoring" / name)
-        ]
-    )
-    assert {key: made[key] for key in monitored} == monitored
+
+
+@both
+def test_parts_that_are_switched_on_are_those_of_the_manifests(one: Installation) -> None:
+    files = [one.manifests / name for name in one.optional]
+    files += [one.manifests / "monitoring" / name for name in manifests.listed(one.manifests / "monitoring")]
+    wanted = by_name([each for path in files for each in manifests.documents(path)])
+    switches = {name.removesuffix(".yaml"): {"enabled": True} for name in (*one.optional, "monitoring.yaml")}
+    assert {key[1] for key in chart(one, **switches).keys() - chart(one).keys()} == {name for _, name in wanted}
+    made = chart(one, **switches)
+    for key, each in wanted.items():
+        assert (
+            yaml.safe_load(yaml.safe_dump(made[key]).replace("namespace: here", f"namespace: {one.chart.name}")) == each
+        )
 
 
 def test_the_settings_of_the_manifests_are_settings() -> None:
     try:
-        role_settings(load(manifests.MANIFESTS / "outlive.yaml"))
+        role_settings(load(CONTROLLER.manifests / "outlive.yaml"))
     except OutliveError as error:
         pytest.fail(str(error))
+
+
+def agent_pod() -> dict[str, Any]:
+    pod: dict[str, Any] = kustomized(STORAGE_AGENT)["DaemonSet", "outlive-storage-agent"]["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_agent_can_start_with_its_arguments_and_its_file() -> None:
+    (container,) = agent_pod()["containers"]
+    command, *words = container["args"]
+    assert command == "storage-agent"
+    (config,) = [word for word in words if word.startswith("--config=")]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "options"]
+    name, file = STORAGE_AGENT.settings
+    assert config == f"--config={mount['mountPath']}/{file}"
+    assert {"name": "options", "configMap": {"name": name}} in agent_pod()["volumes"]
+    here = [word.replace(mount["mountPath"], str(STORAGE_AGENT.manifests)) for word in words]
+    flags = read_options(here, {each["name"]: "n1" for each in container["env"]})
+    assert flags.options == AgentOptions(node_name="n1")
+    assert health_address(flags) == ("", container["ports"][0]["containerPort"])
+
+
+def test_the_agent_runs_where_storage_is_lost_and_is_given_time_to_start() -> None:
+    pod = agent_pod()
+    (container,) = pod["containers"]
+    tolerated = {
+        each["key"] for each in pod["tolerations"] if (each["operator"], each["effect"]) == ("Exists", "NoSchedule")
+    }
+    assert tolerated == {
+        "node-role.kubernetes.io/master",
+        "node-role.kubernetes.io/control-plane",
+        "drbd.linbit.com/lost-quorum",
+        "drbd.linbit.com/force-io-error",
+    }
+    assert container["startupProbe"]["failureThreshold"] == 30
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": container["ports"][0]["name"]}
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True, "runAsUser": 0}
+    assert container["resources"]["requests"] == {"cpu": "50m", "memory": "100Mi"}
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
+    (namespace,) = manifests.documents(STORAGE_AGENT.manifests / "namespace.yaml")
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "privileged"}
+
+
+def test_the_agent_may_do_what_the_manual_says_and_nothing_else() -> None:
+    role = kustomized(STORAGE_AGENT)["ClusterRole", "outlive-storage-agent"]
+    assert {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    } == {
+        ("", "pods"): {"get", "list", "watch", "delete"},
+        ("", "pods/eviction"): {"create"},
+        ("", "nodes"): {"get", "list", "watch", "patch", "update"},
+        ("", "persistentvolumes"): {"get", "list", "watch"},
+        ("storage.k8s.io", "volumeattachments"): {"get", "list", "watch", "delete"},
+        ("events.k8s.io", "events"): {"create", "patch"},
+    }
+
+
+def test_files_that_the_kustomization_leaves_to_the_user_are_named_in_it() -> None:
+    text = (STORAGE_AGENT.manifests / "kustomization.yaml").read_text()
+    assert tuple(re.findall(r"(?m)^#  - (\S+)", text)) == STORAGE_AGENT.optional
 
 
 def test_the_pods_are_as_little_as_they_can_be_and_two_never_share_a_machine_or_go_together() -> None:

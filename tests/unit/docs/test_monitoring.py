@@ -14,12 +14,15 @@ from tests.support.sales import Market, asked, batch, host, in_cloud, project, v
 from tests.unit.commitments.test_sync_story import Listed
 
 from outlive.roles.up import Limes
+from outlive.storage.metrics import AgentMetrics
 
 FOLDER = Path(__file__).parents[3] / "deploy"
 ALERTS = sorted((FOLDER / "prometheus").glob("*.yaml"))
 DASHBOARDS = sorted((FOLDER / "grafana").glob("*.json"))
-NAME = re.compile(r"\boutlive_[a-z0-9_]+")
-LABELLED = re.compile(r"\b(outlive_[a-z0-9_]+)\{([^}]*)\}")
+NAME = re.compile(r"\b(?:outlive|storage_ha)_[a-z0-9_]+")
+LABELLED = re.compile(r"\b((?:outlive|storage_ha)_[a-z0-9_]+)\{([^}]*)\}")
+OF_PROMETHEUS = {"instance"}
+"""Labels that Prometheus adds to what it is told."""
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +37,14 @@ def metrics() -> tuple[frozenset[str], dict[str, set[str]]]:
 
     limes = Listed()
     in_cloud([host("h1", vms=[running]), host("h2"), running], story, limes=Limes(limes, limes))
-    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", texts[0], re.MULTILINE))
+    texts.append(AgentMetrics(lambda: None).render().decode())
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", "".join(texts), re.MULTILINE))
     names = set(types)
     for name, kind in types.items():
         if kind == "histogram":
             names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
     labels: dict[str, set[str]] = {}
-    for name, found in re.findall(r"^(\w+)\{(.*)\} ", texts[0], re.MULTILINE):
+    for name, found in re.findall(r"^(\w+)\{(.*)\} ", "".join(texts), re.MULTILINE):
         labels.setdefault(name, set()).update(re.findall(r'(\w+)="', found))
     return frozenset(names), labels
 
@@ -60,6 +64,7 @@ def test_there_are_alerts_and_a_dashboard() -> None:
         "failover-alerts.yaml",
         "placement-alerts.yaml",
         "commitments-alerts.yaml",
+        "storage-alerts.yaml",
     }
     assert DASHBOARDS
 
@@ -79,7 +84,7 @@ def test_metrics_have_the_labels_that_are_asked_for(
         for name, selector in LABELLED.findall(text):
             known = metrics[1].get(name)
             if known is not None:
-                assert set(re.findall(r"(\w+)(?:=|!)", selector)) <= known, f"{name}{{{selector}}}"
+                assert set(re.findall(r"(\w+)(?:=|!)", selector)) <= known | OF_PROMETHEUS, f"{name}{{{selector}}}"
 
 
 def test_every_alert_says_what_is_the_matter() -> None:
