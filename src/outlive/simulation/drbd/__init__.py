@@ -1,0 +1,8 @@
+"""A model of DRBD 9: replicated resources with quorum, and what ``drbdsetup`` prints of them (``cluster``)."""
+
+from __future__ import annotations
+
+from outlive.simulation.drbd.cluster import DrbdCluster, WriteFailed
+from outlive.simulation.drbd.replicas import DrbdOpener, DrbdOptions, DrbdReplica, DrbdWrite
+
+__all__ = ["DrbdCluster", "DrbdOpener", "DrbdOptions", "DrbdReplica", "DrbdWrite", "WriteFailed"]

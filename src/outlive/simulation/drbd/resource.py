@@ -1,0 +1,622 @@
+"""One replicated resource on all its nodes: the state changes that DRBD makes, and what follows from them.
+
+Two nodes are *linked* where both ends say ``Connected`` and packets pass both ways. A connection that one end still
+believes in is *stale*: a cluster-wide change must wait until it is known to be lost, as the real two-phase commit does,
+because its prepare message gets no answer. From this follows what keeps the data whole:
+
+* a write is acknowledged when all connected replicas have it and quorum holds without stale connections;
+* a primary that lost a peer acknowledges nothing before all that it reaches have agreed on it;
+* a replica that reaches a primary through others only becomes ``Outdated``;
+* a node is promoted only when everybody that it reaches agrees, and refused while one of them is primary.
+
+Where the real thing may lose data the model rather waits: a replica that was being synchronised when its source died
+remembers that there is newer data, so that an older replica is not taken for up to date.
+
+Every public method leaves the resource settled: quorum, suspension and disk states follow from what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from outlive.base.errors import NotFound
+from outlive.simulation.drbd.network import (
+    DETACH_S,
+    FORCED_END_S,
+    HANDSHAKE_S,
+    MESSAGE_S,
+    RESET_S,
+    RESOLUTION_S,
+    TEARDOWN_S,
+    TOUCH_S,
+    DrbdNetwork,
+)
+from outlive.simulation.drbd.quorum import Votes, has_quorum
+from outlive.simulation.drbd.replicas import (
+    BLOCK_KIB,
+    CONNECTED,
+    CONNECTING,
+    CONSISTENT,
+    DISKLESS,
+    INCONSISTENT,
+    OUTDATED,
+    PRIMARY,
+    SECONDARY,
+    STANDALONE,
+    UP_TO_DATE,
+    WITH_DISK,
+    DrbdOptions,
+    DrbdPeer,
+    DrbdReplica,
+    DrbdVolume,
+    DrbdWrite,
+)
+
+SETTLE_LIMIT: Final = 100
+"""Rounds in which a resource must come to rest."""
+HISTORY_LIMIT: Final = 100_000
+"""Acknowledged writes that are remembered; older ones are forgotten."""
+NO_LONGER: Final = "the device is gone"
+
+
+class ReplicatedResource:
+    """See the module. ``changed`` is called after each change that somebody can see."""
+
+    def __init__(
+        self,
+        name: str,
+        options: DrbdOptions,
+        network: DrbdNetwork,
+        replicas: Iterable[DrbdReplica],
+        changed: Callable[[ReplicatedResource], None],
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.replicas = {one.node: one for one in replicas}
+        self.port = 7000
+        self.size_kib = 32728
+        self.backing_device = ""
+        """With ``{name}`` and ``{volume}``."""
+        self.addresses: Mapping[str, str] = {}
+        """Of nodes."""
+        self.history: deque[DrbdWrite] = deque(maxlen=HISTORY_LIMIT)
+        self.deleted = False
+        self._network = network
+        self._changed = changed
+        self._woken = asyncio.Event()
+        self._generations = itertools.count(2)
+        self._promotions = itertools.count(1)
+        self._writes = itertools.count(1)
+        self._changes = itertools.count(1)
+        self._attempts: set[frozenset[str]] = set()
+        """Pairs that will try to connect."""
+
+    def count_generation(self) -> int:
+        """The number of a new generation."""
+        return next(self._generations)
+
+    def count_promotion(self) -> int:
+        """The number of a new promotion."""
+        return next(self._promotions)
+
+    def count_write(self) -> int:
+        """The number of a new write."""
+        return next(self._writes)
+
+    def address(self, node: str) -> str:
+        """Of a node, on the storage network."""
+        return self.addresses[node]
+
+    def disk_path(self, volume: int) -> str:
+        """The backing device of a volume."""
+        return self.backing_device.format(name=self.name, volume=volume)
+
+    # --- what is true
+
+    def is_up(self, node: str) -> bool:
+        """Whether it has the resource configured now."""
+        return node in self.replicas and node not in self._network.down and not self.deleted
+
+    def replica(self, node: str) -> DrbdReplica:
+        """Of a node that is up, else ``NotFound``."""
+        if not self.is_up(node):
+            raise NotFound(f"{node} has no resource {self.name}", remedy=f"it is on {', '.join(self.replicas)}")
+        return self.replicas[node]
+
+    def is_linked(self, a: str, b: str) -> bool:
+        """Whether what one of them sends is answered by the other."""
+        return (
+            self._network.works(a, b)
+            and self.replicas[a].peers[b].is_connected
+            and self.replicas[b].peers[a].is_connected
+        )
+
+    def links(self, node: str) -> list[DrbdReplica]:
+        """Replicas that it is linked to, in the order of node ids."""
+        return [self.replicas[peer] for peer in self.replicas[node].peers if self.is_linked(node, peer)]
+
+    def reach(self, node: str) -> list[DrbdReplica]:
+        """Itself and all that it is linked to, directly or through others."""
+        found = {node: self.replicas[node]}
+        queue = [node]
+        while queue:
+            for one in self.links(queue.pop()):
+                if one.node not in found:
+                    found[one.node] = one
+                    queue.append(one.node)
+        return [one for one in self.replicas.values() if one.node in found]
+
+    def stale(self, node: str) -> list[tuple[str, str]]:
+        """Connections of all that it reaches, that only one end believes in."""
+        return [
+            (one.node, peer.node)
+            for one in self.reach(node)
+            for peer in one.peers.values()
+            if peer.is_connected and not self.is_linked(one.node, peer.node)
+        ]
+
+    def primaries(self, node: str) -> list[DrbdReplica]:
+        """Primaries that it reaches, itself among them."""
+        return [one for one in self.reach(node) if one.is_primary]
+
+    def quorum(self, replica: DrbdReplica, volume: int, *, verified: bool = False) -> bool:
+        """Whether this replica has quorum. ``verified``: without counting stale connections."""
+        if not self.options.has_quorum:
+            return True
+        peers = [
+            (peer, peer.is_connected and (not verified or self.is_linked(replica.node, peer.node)))
+            for peer in replica.peers.values()
+        ]
+        own = replica.volumes[volume]
+        if not own.votes:
+            # A node without a disk has the quorum of its data.
+            return any(
+                connected
+                and peer.disks[volume] == UP_TO_DATE
+                and (self.quorum(self.replicas[peer.node], volume, verified=True) if verified else peer.quorums[volume])
+                for peer, connected in peers
+                if not verified or self.replicas[peer.node].volumes[volume].votes
+            )
+        voters = [
+            (
+                peer,
+                connected
+                and (self.replicas[peer.node].volumes[volume].votes or not verified)
+                and peer.disks[volume] in WITH_DISK,
+            )
+            for peer, connected in peers
+            if not peer.client
+        ]
+        clients = [connected for peer, connected in peers if peer.client]
+        votes = Votes(
+            present=1 + sum(present for _, present in voters),
+            outdated=sum(peer.outdated[volume] for peer, present in voters if not present),
+            unknown=sum(not peer.outdated[volume] for peer, present in voters if not present),
+            tie_breakers=sum(clients),
+            absent_tie_breakers=len(clients) - sum(clients),
+        )
+        return has_quorum(votes, self.options.quorum, before=own.quorum)
+
+    # --- connections
+
+    def watch(self, node: str, peer: str, *, within_s: float) -> None:
+        """Let a node find out, at the latest by its next ping, that a peer is lost."""
+        self._network.after(within_s, self.detect, node, peer)
+
+    def detect(self, node: str, peer: str) -> None:
+        """A ping got no answer, if the peer is lost."""
+        if self.is_up(node):
+            self.replicas[node].peers[peer].pinged = False
+            if not self.is_linked(node, peer):
+                self.lose(node, peer, "NetworkFailure")
+
+    def lose(self, node: str, name: str, state: str) -> None:
+        """A connection ends at this end, and soon at the other if that can hear of it."""
+        if not self.is_up(node) or not self.replicas[node].peers[name].is_connected:
+            return
+        replica, peer = self.replicas[node], self.replicas[node].peers[name]
+        was_primary = peer.role == PRIMARY
+        peer.forget(state)
+        if replica.is_primary:
+            replica.unconfirmed = True
+            replica.new_generation |= not peer.client
+        for volume in replica.volumes:
+            if was_primary and not replica.is_primary and volume.disk == UP_TO_DATE:
+                volume.disk = CONSISTENT
+                replica.consistent_since = next(self._changes)
+        if self._network.passes(node, name):
+            self._network.after(RESET_S, self.lose, name, node, "BrokenPipe")
+        path_s, close_s, open_s = (self._network.draw(limits) for limits in TEARDOWN_S)
+        self._network.after(path_s, self._tear_down, node, name, state, "path")
+        self._network.after(path_s + close_s, self._tear_down, node, name, state, "Unconnected")
+        self._network.after(path_s + close_s + open_s, self._tear_down, node, name, "Unconnected", CONNECTING)
+        self.settle()
+
+    def _tear_down(self, node: str, name: str, before: str, after: str) -> None:
+        if not self.is_up(node):
+            return
+        peer = self.replicas[node].peers[name]
+        if after == "path":
+            peer.established = peer.is_connected
+        elif peer.state == before:
+            peer.state = after
+        self.settle()
+
+    def attempt(self, a: str, b: str) -> None:
+        """Try to connect some time within the interval, if both ends want it."""
+        pair = frozenset((a, b))
+        if pair not in self._attempts and self._may_connect(a, b):
+            self._attempts.add(pair)
+            self._network.after(self._network.draw((0.1, self._network.times.connect_interval_s)), self.connect, a, b)
+
+    def _may_connect(self, a: str, b: str) -> bool:
+        return (
+            self.is_up(a)
+            and self.is_up(b)
+            and self._network.works(a, b)
+            and self.replicas[a].peers[b].state == self.replicas[b].peers[a].state == CONNECTING
+        )
+
+    def connect(self, a: str, b: str) -> None:
+        """Both ends begin the handshake, if they can."""
+        self._attempts.discard(frozenset((a, b)))
+        if not self._may_connect(a, b) or self.replicas[a].peers[b].established:
+            return
+        for one, other in ((a, b), (b, a)):
+            self.replicas[one].peers[other].established = True
+        agreed_s, connected_s = (self._network.draw(limits) for limits in HANDSHAKE_S)
+        self._network.after(agreed_s, self._touch, (a, b), (b, a))
+        self._network.after(agreed_s + connected_s, self._join, a, b)
+        self.settle()
+
+    def _touch(self, *ends: tuple[str, str]) -> None:
+        """A message changes nothing that is printed, and shows as a line without values."""
+        for node, name in ends:
+            if self.is_up(node) and self.replicas[node].peers[name].established:
+                self.replicas[node].peers[name].hidden += 1
+        self._changed(self)
+
+    def _join(self, a: str, b: str) -> None:
+        """The end of the handshake: connected, or one of them gives way, or they stay apart."""
+        ends = [(self.replicas[one], self.replicas[one].peers[other]) for one, other in ((a, b), (b, a))]
+        if not self._may_connect(a, b):
+            for replica, peer in ends:
+                peer.established &= not self.is_up(replica.node) or peer.is_connected
+            self.settle()
+            return
+        if refusal := self._refusal(a, b):
+            for replica, peer in ends:
+                peer.established = False
+                if refusal == "split-brain" or self.options.rr_conflict == "disconnect":
+                    peer.state = STANDALONE
+                if refusal == "outdated" and replica.suspended_quorum and replica.is_primary:
+                    peer.state = STANDALONE
+                    for volume in replica.volumes:
+                        volume.disk = OUTDATED if volume.disk == UP_TO_DATE else volume.disk
+            self.settle()
+            return
+        for replica, peer in ends:
+            other = self.replicas[peer.node]
+            peer.state, peer.role = CONNECTED, other.role
+            peer.has_primary = any(
+                one.role == PRIMARY for one in other.peers.values() if one.is_connected and one.node != replica.node
+            )
+            peer.disks = [volume.disk for volume in other.volumes]
+            peer.quorums = [volume.quorum for volume in other.volumes]
+            peer.outdated = [False for _ in other.volumes]
+            peer.replication = ["Established" for _ in other.volumes]
+            for number, (mine, theirs) in enumerate(zip(replica.volumes, other.volumes, strict=True)):
+                if INCONSISTENT not in (mine.disk, theirs.disk) and mine.lineage == theirs.lineage:
+                    peer.out_of_sync_kib[number] = 0
+        self.settle()
+
+    def _refusal(self, a: str, b: str) -> str:
+        """Why these two must not be connected; empty: they may. A frozen primary that must give way is demoted."""
+        ends = self.replicas[a], self.replicas[b]
+        for mine, theirs in zip(ends[0].volumes, ends[1].volumes, strict=True):
+            short, long = sorted((mine.lineage, theirs.lineage), key=len)
+            if mine.votes and theirs.votes and long[: len(short)] != short:
+                return "split-brain"
+        for replica, other in (ends, ends[::-1]):
+            if not replica.is_primary:
+                continue
+            newer = any(
+                len(theirs.newest) > len(mine.lineage if mine.votes else mine.newest)
+                for mine, theirs in zip(replica.volumes, other.volumes, strict=True)
+            )
+            rivals = [one for one in self.primaries(other.node) if one not in self.reach(replica.node)]
+            if self.options.allow_two_primaries:
+                rivals = [one for one in rivals if one is not other]
+            if not self.is_frozen(replica):
+                if newer or any(not self.is_frozen(one) or one is not other for one in rivals):
+                    return "two-primaries"
+                continue
+            if newer or any(not self.is_frozen(one) or one.promotion > replica.promotion for one in rivals):
+                if self.options.on_suspended_primary_outdated != "force-secondary":
+                    return "outdated"
+                self.force_secondary(replica.node)
+            elif any(one is not other for one in rivals):
+                return "two-primaries"
+        return ""
+
+    def is_frozen(self, replica: DrbdReplica) -> bool:
+        """Whether its I/O waits for quorum or for data, so that a demotion loses nothing that was acknowledged."""
+        return replica.suspended_quorum or replica.suspended_no_data
+
+    # --- settling
+
+    def settle(self) -> None:
+        """Let everything follow from what happened, and show it."""
+        for _ in range(SETTLE_LIMIT):
+            before = self._fingerprint()
+            for replica in self.replicas.values():
+                if self.is_up(replica.node):
+                    self._count_votes(replica)
+            for replica in self.replicas.values():
+                if self.is_up(replica.node):
+                    self._judge_data(replica)
+            if self._fingerprint() == before:
+                break
+        else:
+            raise RuntimeError(f"{self.name} does not come to rest")
+        for replica in self.replicas.values():
+            if self.is_up(replica.node):
+                self._follow(replica)
+        self._changed(self)
+        woken, self._woken = self._woken, asyncio.Event()
+        woken.set()
+
+    def _fingerprint(self) -> list[object]:
+        return [
+            (volume.disk, volume.quorum, volume.newest, replica.suspended, replica.unconfirmed)
+            for replica in self.replicas.values()
+            for volume in replica.volumes
+        ]
+
+    def _count_votes(self, replica: DrbdReplica) -> None:
+        for number, volume in enumerate(replica.volumes):
+            volume.quorum = self.quorum(replica, number)
+        waits = self.options.on_no_quorum == "suspend-io"
+        replica.suspended_quorum = waits and not all(volume.quorum for volume in replica.volumes)
+        waits = self.options.on_no_data_accessible == "suspend-io" and replica.is_primary
+        replica.suspended_no_data = waits and not all(map(replica.has_data, range(len(replica.volumes))))
+
+    def _judge_data(self, replica: DrbdReplica) -> None:
+        """What its data is, by what it hears of all that it reaches."""
+        reach, links = self.reach(replica.node), self.links(replica.node)
+        primaries = [one for one in reach if one.is_primary and one is not replica]
+        lost = [one for one in primaries if one not in links and not self._both_believe(replica.node, one.node)]
+        cut_off = bool(lost) and not replica.is_primary
+        for number, volume in enumerate(replica.volumes):
+            volume.newest = max((one.volumes[number].newest for one in reach), key=len)
+            if volume.disk in (UP_TO_DATE, CONSISTENT) and (cut_off or volume.is_old):
+                volume.disk = OUTDATED
+            if volume.disk not in (OUTDATED, CONSISTENT) or volume.is_old or cut_off or self.stale(replica.node):
+                continue
+            source = any(one.volumes[number].disk == UP_TO_DATE for one in links)
+            works_on_it = any(not one.volumes[number].votes for one in primaries)
+            if works_on_it or (source and (primaries or volume.disk == OUTDATED)):
+                volume.disk = UP_TO_DATE
+        if replica.unconfirmed and not self.stale(replica.node):
+            replica.unconfirmed = False
+
+    def _both_believe(self, a: str, b: str) -> bool:
+        """Whether neither end has noticed yet that they are not linked."""
+        return self.replicas[a].peers[b].is_connected and self.replicas[b].peers[a].is_connected
+
+    def _follow(self, replica: DrbdReplica) -> None:
+        """What takes time: resynchronisation, agreement, messages, attempts to connect."""
+        node = replica.node
+        undecided = [one for one in self.reach(node) if self._is_undecided(one)]
+        stale = self.stale(node) if replica.unconfirmed or undecided else []
+        for one, name in stale:
+            self.ping(one, name)
+        leader = min(undecided, key=lambda one: (one.consistent_since, one.node_id), default=None)
+        if leader is replica and not replica.resolving and not stale:
+            replica.resolving = True
+            self._network.after(self._network.draw(RESOLUTION_S), self._resolve, node)
+        for number, volume in enumerate(replica.volumes):
+            self._resynchronise(replica, number, volume)
+        for peer in replica.peers.values():
+            self.attempt(node, peer.node)
+            if self.is_linked(node, peer.node):
+                if not peer.news_due and self._has_news(peer):
+                    peer.news_due = True
+                    self._network.after(MESSAGE_S, self._deliver, node, peer.node)
+            elif peer.is_connected and self._network.works(node, peer.node):
+                self._network.after(RESET_S, self.detect, node, peer.node)
+
+    def _is_undecided(self, replica: DrbdReplica) -> bool:
+        return any(volume.disk == CONSISTENT and volume.quorum for volume in replica.volumes)
+
+    def ping(self, node: str, name: str) -> None:
+        """Find out whether a peer still answers."""
+        peer = self.replicas[node].peers[name]
+        if not peer.pinged:
+            peer.pinged = True
+            self.watch(node, name, within_s=self._network.times.ping_timeout_s)
+
+    def _resynchronise(self, replica: DrbdReplica, number: int, volume: DrbdVolume) -> None:
+        if volume.disk != INCONSISTENT and not (volume.disk == OUTDATED and volume.is_old):
+            return
+        links = self.links(replica.node)
+        if any(replica.peers[one.node].replication[number] == "SyncTarget" for one in links):
+            return
+        reach = self.reach(replica.node)
+        if any(one.is_primary and one not in links and one is not replica for one in reach):
+            return
+        source = next((one for one in links if one.volumes[number].disk == UP_TO_DATE), None)
+        if source is None:
+            return
+        volume.disk = INCONSISTENT
+        replica.peers[source.node].replication[number] = "SyncTarget"
+        replica.peers[source.node].out_of_sync_kib[number] = self.size_kib // 2
+        source.peers[replica.node].replication[number] = "SyncSource"
+        source.peers[replica.node].disks[number] = INCONSISTENT
+        source.peers[replica.node].out_of_sync_kib[number] = self.size_kib // 2
+        self._network.after(self._network.times.resync_s, self._finish_resync, replica.node, source.node, number)
+
+    def _finish_resync(self, target: str, source: str, number: int) -> None:
+        if not self.is_up(target) or not self.is_linked(target, source):
+            return
+        replica, origin = self.replicas[target], self.replicas[source]
+        if replica.peers[source].replication[number] != "SyncTarget":
+            return
+        for one, other in ((replica, source), (origin, target)):
+            one.peers[other].replication[number] = "Established"
+            one.peers[other].out_of_sync_kib[number] = 0
+        volume = replica.volumes[number]
+        if volume.disk == INCONSISTENT and origin.volumes[number].disk == UP_TO_DATE:
+            volume.take_from(origin.volumes[number])
+            volume.disk = UP_TO_DATE
+            origin.peers[target].disks[number] = UP_TO_DATE
+        self.settle()
+
+    def _resolve(self, node: str) -> None:
+        """Those that are consistent agree that their data is up to date, led by the first of them."""
+        replica = self.replicas[node]
+        replica.resolving = False
+        if not self.is_up(node):
+            return
+        if not self.stale(node):
+            for number in range(len(replica.volumes)):
+                if not replica.volumes[number].quorum:
+                    continue
+                for one in self.reach(node):
+                    volume = one.volumes[number]
+                    if volume.disk == CONSISTENT and volume.quorum and not volume.is_old:
+                        volume.disk = UP_TO_DATE
+                        if one is not replica and self.is_linked(node, one.node):
+                            replica.peers[one.node].disks[number] = UP_TO_DATE
+                            one.peers[node].news_due = True
+                            self._network.after(TOUCH_S, self._touch, (one.node, node))
+                            self._network.after(RESET_S, self._deliver, one.node, node)
+        self.settle()
+
+    # --- messages
+
+    def _news(self, node: str) -> tuple[str, list[str], list[bool], bool]:
+        one = self.replicas[node]
+        disks, quorums = [volume.disk for volume in one.volumes], [volume.quorum for volume in one.volumes]
+        return one.role, disks, quorums, one.has_primary_peer
+
+    def _has_news(self, peer: DrbdPeer) -> bool:
+        return (peer.role, peer.disks, peer.quorums, peer.has_primary) != self._news(peer.node)
+
+    def _deliver(self, node: str, name: str) -> None:
+        """A node hears of a peer's state; of its other connections first."""
+        if not self.is_up(node):
+            return
+        peer = self.replicas[node].peers[name]
+        peer.news_due = False
+        if not self.is_linked(node, name):
+            return
+        role, disks, quorums, has_primary = self._news(name)
+        if peer.has_primary != has_primary:
+            peer.has_primary = has_primary
+            peer.hidden += 1
+        else:
+            asks = CONSISTENT in disks and CONSISTENT not in peer.disks
+            peer.role, peer.disks, peer.quorums = role, disks, quorums
+            if asks:
+                self._network.after(RESET_S, self._touch, (node, name))
+        self.settle()
+
+    # --- what is done to it
+
+    def force_secondary(self, node: str) -> None:
+        """Demote it whatever it does: what waits fails, and what is written while it stays open fails too."""
+        replica = self.replica(node)
+        if not replica.is_primary:
+            return
+        for peer in replica.peers.values():
+            for number in range(len(replica.volumes)):
+                peer.out_of_sync_kib[number] += BLOCK_KIB * replica.pending * (not peer.is_connected)
+        replica.role, replica.by_hand, replica.unconfirmed = SECONDARY, False, False
+        replica.force_io_failures = True
+        self._network.after(FORCED_END_S, self.end_forced, node)
+        self.settle()
+
+    def end_forced(self, node: str) -> None:
+        """I/O no longer fails, if nobody has the device open."""
+        if self.is_up(node) and not self.replicas[node].openers:
+            self.replicas[node].force_io_failures = False
+            self.settle()
+
+    def fail_disk(self, node: str, number: int) -> None:
+        """A disk fails and is detached: the volume is used through the peers from then on."""
+        replica = self.replica(node)
+        replica.volumes[number].disk = "Failed"
+        replica.new_generation |= replica.is_primary
+        self._network.after(DETACH_S, self._detach, node, number)
+        self.settle()
+
+    def _detach(self, node: str, number: int) -> None:
+        if self.is_up(node):
+            self.replicas[node].volumes[number].disk = DISKLESS
+            self.settle()
+
+    def disconnect(self, node: str, name: str) -> None:
+        """Leave a peer in good order, for good: where one of them is primary, the other one is outdated by that."""
+        replica, peer = self.replica(node), self.replicas[node].peers[name]
+        if self.is_linked(node, name):
+            other = self.replicas[name]
+            for leaver, stayer in ((replica, other), (other, replica)):
+                if stayer.is_primary and not leaver.is_primary:
+                    for number, volume in enumerate(leaver.volumes):
+                        if volume.votes and volume.disk != INCONSISTENT:
+                            volume.disk = OUTDATED
+                            stayer.peers[leaver.node].outdated[number] = True
+            self.lose(name, node, "TearDown")
+            self.lose(node, name, "Disconnecting")
+        peer.forget(STANDALONE)
+        peer.established = False
+        self.settle()
+
+    def connect_again(self, node: str, name: str) -> None:
+        """End what ``disconnect`` began."""
+        peer = self.replica(node).peers[name]
+        if peer.state == STANDALONE:
+            peer.forget("Unconnected")
+            self._network.after(TEARDOWN_S[2][1], self._tear_down, node, name, "Unconnected", CONNECTING)
+            self.settle()
+
+    def crash(self, node: str) -> None:
+        """The node lost power: what it knew is forgotten, what is on its disks stays."""
+        replica = self.replicas[node]
+        self.end_openers(replica)
+        replica.forget()
+        self.settle()
+
+    def end_openers(self, replica: DrbdReplica) -> None:
+        """Nobody has the device open any more."""
+        for opener in replica.openers:
+            opener.ended = NO_LONGER
+        replica.openers.clear()
+
+    def new_current_uuid(self, node: str) -> None:
+        """Declare that all connected replicas of a new resource are the same, without copying anything."""
+        replica = self.replica(node)
+        for number in range(len(replica.volumes)):
+            for one in (replica, *self.links(node)):
+                if one.volumes[number].disk == INCONSISTENT:
+                    one.volumes[number].disk = UP_TO_DATE
+                for peer in one.peers.values():
+                    peer.out_of_sync_kib[number] = 0
+                if one is not replica:
+                    one.peers[node].disks[number] = replica.volumes[number].disk
+                    replica.peers[one.node].disks[number] = one.volumes[number].disk
+        self.settle()
+
+    async def wait(self, limit_s: float | None = None) -> None:
+        """Until something changed, or the time is over."""
+        woken = self._woken
+        if limit_s is None:
+            await woken.wait()
+            return
+        self._network.after(limit_s, woken.set)
+        await woken.wait()
