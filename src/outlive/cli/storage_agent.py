@@ -7,20 +7,22 @@ of a DaemonSet keeps its meaning (docs/roles/storage-agent.md).
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 import signal
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode
+from outlive.base.errors import ExitCode, NotFound, Unavailable
 from outlive.base.ids import SystemIds
-from outlive.base.logging import configure_logging, get_logger
+from outlive.base.logging import configure_logging
 from outlive.base.random import system_random
 from outlive.cli.commands import DefaultGroup, command
-from outlive.cli.output import write
+from outlive.cli.output import Report, table, write
 from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
@@ -28,7 +30,17 @@ if TYPE_CHECKING:
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
 """By which name the agent reports events: that of the controller which it stands in for."""
-_log = get_logger("storage-agent")
+ANSWER_S = 10.0
+"""An agent answers within so long."""
+ANSWER_BYTES = 16 * 2**20
+
+
+class AgentSubject(enum.StrEnum):
+    """What an agent explains."""
+
+    POD = "pod"
+    VOLUME = "volume"
+    NODE = "node"
 
 
 class AgentGroup(DefaultGroup):
@@ -116,3 +128,67 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
     finally:
         await store.close()
     return ExitCode.INTERRUPTED if received[:1] == [signal.SIGINT] else None
+
+
+@command(app, "explain")
+async def explain(
+    name: Annotated[str, typer.Argument(metavar="POD|VOLUME|NODE", help="NAMESPACE/POD, a volume, or a node.")],
+    output: Report,
+    kind: Annotated[AgentSubject | None, typer.Option("--kind", help="What NAME is; else all three are tried.")] = None,
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="URL", envvar="OUTLIVE_STORAGE_AGENT_URL", help="The agent that is asked.")
+    ] = "http://127.0.0.1:8000",
+) -> ExitCode | None:
+    """Say why pods are moved or left where they are: every check with its value and timer, as one agent sees it.
+
+    Inside of an agent's pod it asks that agent: kubectl exec POD -- outlive storage-agent explain NAME.
+    """
+    answers = []
+    for one in [kind] if kind is not None else list(AgentSubject):
+        found = await _ask(agent, one.value, name)
+        if found is not None:
+            answers.append(found)
+    if not answers:
+        raise NotFound(
+            f"no DRBD volume at {agent} concerns {name}", remedy="ask the agent of a node that has a replica of it"
+        )
+    output.show(answers[0] if len(answers) == 1 else answers, lambda: [line for one in answers for line in _lines(one)])
+    return None
+
+
+async def _ask(agent: str, kind: str, name: str) -> dict[str, Any] | None:
+    """What the agent answers; ``None``: it knows nothing of that. ``Unavailable``."""
+    import aiohttp
+    import msgspec
+
+    url, query = f"{agent.rstrip('/')}/explain", {"kind": kind, "name": name}
+    try:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, params=query) as answer:
+            raw = await answer.content.read(ANSWER_BYTES)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        why = str(error) or f"no answer within {ANSWER_S:g} s"
+        raise Unavailable(
+            f"{agent} does not answer: {why}", remedy="does an agent run there? give --agent URL"
+        ) from None
+    if answer.status == HTTPStatus.NOT_FOUND:
+        return None
+    if answer.status != HTTPStatus.OK:
+        raise Unavailable(f"{agent} answered {answer.status}: {raw[:200].decode(errors='replace')}")
+    found: dict[str, Any] = msgspec.json.decode(raw)
+    return found
+
+
+def _lines(found: dict[str, Any]) -> list[Any]:
+    """For people."""
+    lines: list[Any] = [f"{found['subject']}, as the agent of {found['seen_from']} sees it"]
+    lines += [f"! {notice}" for notice in found["notices"]]
+    for one in found["resources"]:
+        lines.append(f"volume {one['resource']}: {one['role']} here, quorum {one['quorum']}")
+        rows = [
+            (check["check"], "yes" if check["holds"] else "NO", check["node"], check["pod"], check["value"])
+            for check in one["checks"]
+        ]
+        lines.append(table(("check", "holds", "node", "pod", "value"), rows))
+        lines += [f"next: {step}" for step in one["next"]]
+    return lines

@@ -6,14 +6,15 @@ It is bound before the caches are filled. Nothing that it serves changes anythin
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Final
+from typing import Final, cast, get_args
 
 import msgspec
 from aiohttp import web
 
-from outlive.base.errors import InUse
+from outlive.base.errors import InUse, NotFound
 from outlive.resources.codec import encode
 from outlive.storage.agent import StorageAgent
+from outlive.storage.explain import Subject
 from outlive.storage.metrics import AgentMetrics
 from outlive.storage.options import AgentFlags, health_address
 
@@ -40,6 +41,7 @@ class AgentListener:
         app.router.add_route("*", "/healthz", self._health)
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/decisions", self._decisions)
+        app.router.add_get("/explain", self._explain)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host or None, port, backlog=CONNECTIONS_WAITING)
@@ -67,6 +69,17 @@ class AgentListener:
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), content_type="text/plain")
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """``?kind=pod&name=NAMESPACE/NAME``, or of a ``volume`` or ``node``."""
+        kind, name = request.query.get("kind", ""), request.query.get("name", "")
+        if kind not in get_args(Subject):
+            raise web.HTTPBadRequest(text=f"kind is {kind[:40]!r}: write one of {', '.join(get_args(Subject))}")
+        try:
+            found = self._agent.explain(cast("Subject", kind), name)
+        except NotFound as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+        return web.Response(body=encode(found), content_type=JSON)
 
     async def _decisions(self, request: web.Request) -> web.Response:
         """Inputs and answers of the last decisions that asked for something, a line each, for ``outlive decide``."""

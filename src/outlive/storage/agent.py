@@ -17,6 +17,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
+from outlive.resources import ObjectRef
 from outlive.resources.codec import encode_canonical
 from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
 from outlive.runtime.decisions import Decision, DecisionLog, Use
@@ -24,14 +25,16 @@ from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.storage.cluster_cache import ClusterCache
 from outlive.storage.drbd import MAJORITY, DrbdResource
 from outlive.storage.executor import PlanExecutor, PlanOutcome
+from outlive.storage.explain import ExplainInput, Explanation, Subject, explain_subject
 from outlive.storage.failover import FAILOVER
 from outlive.storage.health import HealthAnswer, HealthInput, check_health
 from outlive.storage.metrics import AgentMetrics, VolumeState
+from outlive.storage.objects import NODE, POD, ObjectView
 from outlive.storage.observer import DrbdObserver
 from outlive.storage.options import AgentFlags
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
 from outlive.storage.ports import DrbdTool
-from outlive.storage.tick import KubernetesObjects, Plan, TickInput, TickResult, parse_time
+from outlive.storage.tick import KubernetesObjects, OwnRules, Plan, TickInput, TickResult, parse_time
 from outlive.store import Store
 
 JUMP_S: Final = 2.0
@@ -69,6 +72,8 @@ class StorageAgent:
         self._flags = flags
         self._clock = clock
         self._metrics = metrics
+        self._events = events
+        self._standbys: set[tuple[str, str]] = set()
         self.cache = ClusterCache(flags, store, clock, random.fork("cache"))
         self.observer = DrbdObserver(flags, drbd, clock, random.fork("drbd"), metrics)
         self._executor = PlanExecutor(
@@ -114,6 +119,19 @@ class StorageAgent:
             cluster=self.cache.gather(resources, self._flags.options.node_name)
             if self.cache.filled
             else KubernetesObjects(),
+            own=self._own_rules(),
+        )
+
+    def explain(self, kind: Subject, name: str) -> Explanation:
+        """Every check about a pod, a volume or a node, as it is now; ``NotFound``."""
+        return explain_subject(
+            ExplainInput(
+                tick=self.tick_input(),
+                kind=kind,
+                name=name,
+                malformed=self.cache.malformed,
+                failure=self.observer.failure,
+            )
         )
 
     @property
@@ -214,6 +232,7 @@ class StorageAgent:
                 _log.warning("storage.decision_failed", decision=decision.name, error=result.error)
             plans += result.plans
         self._show(given)
+        self._report(given)
         self._outcomes = {}
         async with OrderedTaskGroup() as group:
             for plan in plans:
@@ -242,6 +261,52 @@ class StorageAgent:
                 _log.warning("storage.clock_jumped", seconds=round(jumped_s, 1))
                 self._memories.clear()
         self._times = now, monotonic
+
+    def _own_rules(self) -> OwnRules:
+        """Those of the options, which ``compat`` has none of."""
+        own = self._flags.own
+        if self._flags.profile == "compat":
+            return OwnRules()
+        return OwnRules(
+            standby_delay_s=own.standby_delay_s,
+            brake_fraction=own.brake_fraction if own.brake_window_s else None,
+            brake_window_s=own.brake_window_s,
+            domains=self.cache.domains(own.brake_domain_label),
+            kubevirt=True,
+            out_of_service=True,
+        )
+
+    def _report(self, given: TickInput) -> None:
+        """Tell about pods that are left alone, and about losses that are held back; once for each in every tick."""
+        result = self._results[FAILOVER.name]
+        standbys = {(one.resource, one.node) for one in result.waiting if one.reason == "standby"}
+        for _ in standbys - self._standbys:
+            self._metrics.standby()
+        self._standbys = standbys
+        self._metrics.brake(engaged=result.braked)
+        if self._flags.profile == "compat":
+            return
+        nodes = {one.metadata.name: one for one in given.cluster.nodes}
+        for waiting in result.waiting:
+            if waiting.reason == "brake":
+                self._emit(
+                    NODE,
+                    nodes[waiting.node],
+                    "MassFailover",
+                    "HeldBack",
+                    f"volume {waiting.resource} waits: so many nodes are lost at once that a network may be at fault",
+                )
+        pods = {one.metadata.key: one for one in given.cluster.pods}
+        for skipped in result.skipped:
+            pod = pods[skipped.namespace, skipped.pod]
+            why = f"{skipped.reason} {skipped.detail}".rstrip()
+            note = f"node {skipped.node} lost volume {skipped.resource}, and this pod is left there: {why}"
+            self._emit(POD, pod, "NotFailedOver", "LeftAlone", note)
+
+    def _emit(self, kind: tuple[str, str], obj: ObjectView, reason: str, action: str, note: str) -> None:
+        meta = obj.metadata
+        ref = ObjectRef(kind=kind[1], name=meta.name, namespace=meta.namespace, uid=meta.uid, api_version=kind[0])
+        self._events.emit(ref, reason, note, type="Warning", action=action)
 
     def _show(self, given: TickInput) -> None:
         """Bring the gauges up to date."""

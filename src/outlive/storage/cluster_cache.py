@@ -116,6 +116,11 @@ class ClusterCache:
         """``kind/key`` of objects that are not understood → why."""
         return {f"{one.name}/{key}": why for one in self._informers for key, why in one.malformed.items()}
 
+    def domains(self, label: str) -> dict[str, str]:
+        """Node → its failure domain, of nodes that have that label."""
+        labels = {one.name: _view(NodeView, one).metadata.labels for one in self.nodes.items()}
+        return {name: found[label] for name, found in labels.items() if label in found}
+
     def node(self, name: str) -> NodeView | None:
         """The node of that name."""
         found = self.nodes.get(name)

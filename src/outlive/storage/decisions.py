@@ -8,6 +8,7 @@ from outlive.runtime.decisions import Decision
 from outlive.storage.calls import NEXT_CALLS
 from outlive.storage.drbd import FACTS, MERGE, PARSE_SHOW, PARSE_STATUS
 from outlive.storage.eviction import EVICT_METHOD
+from outlive.storage.explain import EXPLAIN
 from outlive.storage.failover import FAILOVER
 from outlive.storage.health import HEALTH
 from outlive.storage.mapping import INDEX, NODE_NAMES, NODE_READY, RESOURCE_NAME, TRIM_POD, VOLUME_SAFE
@@ -35,5 +36,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     FORCED_ERRORS_DECISION,
     OWN_TAINTS,
     NEXT_CALLS,
+    EXPLAIN,
 )
 """All of them."""

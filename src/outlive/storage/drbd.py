@@ -177,22 +177,32 @@ class PromotionFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """As the profile ``hardened`` decides: whoever wrote it before cannot write it any more."""
 
 
-def promotion_facts(state: DrbdResource, promotion_source: str = "status") -> PromotionFacts:
-    """Who may write the resource. The role of this node does not matter: a primary with quorum is the best proof.
+def take_over_checks(state: DrbdResource, promotion_source: str = "status") -> tuple[tuple[str, bool], ...]:
+    """Whatever must hold so that nobody else can write the resource any more, in the order of explanations.
 
-    A replica that was cut off from a primary that others still see is marked ``Outdated`` by DRBD in the same step, so
-    that a disk which is ``UpToDate`` proves that nobody wrote on. A diskless node cannot tell, unless the events
-    stream says that it may promote.
+    The role of this node does not matter: a primary with quorum is the best proof. A replica that was cut off from a
+    primary that others still see is marked ``Outdated`` by DRBD in the same step, so that a disk which is ``UpToDate``
+    proves that nobody wrote on. A diskless node cannot tell, unless the events stream says that it may promote.
     """
-    may_promote = state.has_quorum and not state.primary_peer
     current = all(device.disk_state == UP_TO_DATE for device in state.devices)
     if promotion_source == EVENTS_STREAM and state.stream_may_promote:
         current = True
+    return (
+        ("has-devices", bool(state.devices)),
+        ("io-works", not state.force_io_failures),
+        ("has-quorum", state.has_quorum),
+        ("data-current", current),
+        ("no-primary-peer", not state.primary_peer),
+    )
+
+
+def promotion_facts(state: DrbdResource, promotion_source: str = "status") -> PromotionFacts:
+    """Who may write the resource."""
     return PromotionFacts(
         primary=state.is_primary,
         has_quorum=state.has_quorum,
-        may_promote=may_promote,
-        may_take_over=may_promote and bool(state.devices) and not state.force_io_failures and current,
+        may_promote=state.has_quorum and not state.primary_peer,
+        may_take_over=all(holds for _, holds in take_over_checks(state, promotion_source)),
     )
 
 

@@ -7,10 +7,12 @@ itself; each has its own timer (docs/reference/storage-decisions.md#storagefailo
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from outlive.runtime.decisions import Decision
-from outlive.storage.drbd import CONNECTED, MAJORITY, promotion_facts
+from outlive.storage.brake import first_actor, is_mass_loss
+from outlive.storage.drbd import CONNECTED, MAJORITY, promotion_facts, take_over_checks
+from outlive.storage.kubevirt import is_vm_part, vm_of, with_launchers
 from outlive.storage.mapping import unsafe_reason
 from outlive.storage.objects import (
     ATTACHMENT,
@@ -28,35 +30,61 @@ from outlive.storage.tick import (
     Plan,
     PlannedDetachment,
     PlannedRemoval,
+    Precondition,
     ResourceObjects,
     SkippedPod,
     StorageEvent,
     TickInput,
     TickResult,
     TickView,
+    WaitingLoss,
     has_elapsed,
 )
 
 
 def fail_over(given: TickInput) -> TickResult:
     """Plans for every lost node whose time is over; the times of those whose time is not are in ``pending``."""
+    return _run(given)
+
+
+def explain_failover(given: TickInput) -> tuple[TickResult, tuple[Precondition, ...]]:
+    """The answer of ``fail_over``, and every check that led to it with the value that it saw."""
+    checks: list[Precondition] = []
+    return _run(given, checks), tuple(checks)
+
+
+def _run(given: TickInput, checks: list[Precondition] | None = None) -> TickResult:
     view = TickView(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
-    run = _FailoverRun(view)
+    run = _FailoverRun(view, checks)
     for request in view.requests():
-        run.decide_resource(request)
+        run.find_losses(request)
+    run.decide()
     return run.result()
+
+
+class _Loss(NamedTuple):
+    """A peer that looks lost to a resource, with pods or attachments there."""
+
+    request: ResourceObjects
+    node: NodeView
+    users: list[PodView]
+    since: str
 
 
 class _FailoverRun:
     """One run; timers are kept by resource in ``compat``, by resource and node in ``hardened``."""
 
-    def __init__(self, view: TickView) -> None:
+    def __init__(self, view: TickView, checks: list[Precondition] | None) -> None:
         self.view = view
+        self.checks = checks
+        self.losses: list[_Loss] = []
         self.plans: list[Plan] = []
         self.pending: list[PendingLoss] = []
+        self.waiting: list[WaitingLoss] = []
         self.skipped: list[SkippedPod] = []
+        self.braked = False
         before = view.given.memory if isinstance(view.given.memory, dict) else {}
         self.before: dict[str, Any] = before.get("firstSeen") or {}
         self.timers: dict[str, Any] = {} if view.is_hardened else dict(self.before)
@@ -68,41 +96,89 @@ class _FailoverRun:
             plans=tuple(self.plans),
             pending=tuple(self.pending),
             skipped=tuple(self.skipped),
+            waiting=tuple(self.waiting),
+            braked=self.braked,
         )
 
-    def decide_resource(self, request: ResourceObjects) -> None:
-        resource = request.resource
-        facts = promotion_facts(resource, self.view.options.promotion_source)
-        if not (facts.may_take_over if self.view.is_hardened else facts.may_promote):
+    def check(self, request: ResourceObjects, name: str, holds: bool, value: object = "", **where: str) -> bool:
+        """Whether it holds; kept where somebody wants to know why."""
+        if self.checks is not None:
+            one = Precondition(resource=request.resource.name, check=name, holds=holds, value=str(value), **where)
+            self.checks.append(one)
+        return holds
+
+    def find_losses(self, request: ResourceObjects) -> None:
+        """The checks of a resource, then those of each of its connections."""
+        resource, options = request.resource, self.view.options
+        if not self._is_proven(request):
             self.timers.pop(resource.name, None)
             return
-        if resource.quorum != MAJORITY or not request.claims:
+        if not self.check(request, "quorum-option", resource.quorum == MAJORITY, resource.quorum or "not given"):
             return
-        lost = [
-            (name, self.view.nodes[name])
-            for name, connection in zip(request.node_names, resource.connections, strict=True)
-            if name != self.view.options.node_name
-            and connection.connection_state != CONNECTED
-            and name in self.view.nodes
-        ]
+        claims = ", ".join(f"{claim.namespace}/{claim.name}" for claim in request.claims)
+        if not self.check(request, "has-claim", bool(request.claims), claims or "no volume with a claim"):
+            return
+        lost = []
+        for name, connection in zip(request.node_names, resource.connections, strict=True):
+            state, known = connection.connection_state, name in self.view.nodes
+            if (
+                name != options.node_name
+                and self.check(request, "connection-lost", state != CONNECTED, state, node=name)
+                and self.check(request, "node-exists", known, name, node=name)
+            ):
+                lost.append((name, self.view.nodes[name]))
         if not lost:
             return
-        if request.is_read_only():
+        if not self.check(request, "has-writer", not request.is_read_only(), f"{len(request.pods)} pods"):
             for name, _ in lost:
-                self.skipped += [_skip(request, name, pod, "read-only") for pod in _users(request, name)]
+                self.skipped += [_skip(request, name, pod, "read-only") for pod in running_users(request, name)]
             return
         for name, node in lost:
-            self._decide_loss(request, name, node)
+            users, attachments = running_users(request, name), request.attachments_on(name)
+            seen = f"{len(users)} running pods, {len(attachments)} attachments"
+            if self.check(request, "is-used-there", bool(users or attachments), seen, node=name):
+                self.losses.append(_Loss(request, node, users, self._since(resource.name, name)))
 
-    def _decide_loss(self, request: ResourceObjects, name: str, node: NodeView) -> None:
-        users, attachments = _users(request, name), request.attachments_on(name)
-        if not users and not attachments:
-            return
-        since = self._since(request.resource.name, name)
-        if not has_elapsed(since, self.view.options.fail_over_timeout_s, self.view.given.now):
-            self.pending.append(PendingLoss(resource=request.resource.name, node=name, since=since))
-            return
-        self.plans.append(self._plan(request, node, users))
+    def _is_proven(self, request: ResourceObjects) -> bool:
+        resource, source = request.resource, self.view.options.promotion_source
+        if not self.view.is_hardened:
+            return self.check(request, "may-promote", promotion_facts(resource, source).may_promote)
+        values = {
+            "has-devices": f"{len(resource.devices)} volumes",
+            "data-current": ", ".join(device.disk_state for device in resource.devices),
+            "no-primary-peer": resource.primary_peer or "no peer is primary",
+        }
+        checks = take_over_checks(resource, source)
+        failed = [name for name, holds in checks if not self.check(request, name, holds, values.get(name, ""))]
+        return not failed
+
+    def decide(self) -> None:
+        """Which losses are acted on now."""
+        own, options, now = self.view.given.own, self.view.options, self.view.given.now
+        if own.brake_fraction is not None:
+            names = {name for request in self.view.requests() for name in request.node_names}
+            lost = {loss.node.metadata.name for loss in self.losses}
+            self.braked = is_mass_loss(lost, names | {options.node_name}, own.domains, own.brake_fraction)
+        for loss in self.losses:
+            resource, name = loss.request.resource, loss.node.metadata.name
+            where: dict[str, Any] = {"resource": resource.name, "node": name, "since": loss.since}
+            is_over = has_elapsed(loss.since, options.fail_over_timeout_s, now)
+            seen = f"lost since {loss.since}, acts after {options.fail_over_timeout_s:g} s"
+            if not self.check(loss.request, "time-over", is_over, seen, node=name):
+                self.pending.append(PendingLoss(**where))
+                continue
+            actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
+            acts = actor == options.node_name
+            acts = acts or has_elapsed(loss.since, options.fail_over_timeout_s + own.standby_delay_s, now)
+            if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
+                self.waiting.append(WaitingLoss(**where, reason="standby", detail=actor))
+                continue
+            held = self.braked and not has_elapsed(loss.since, options.fail_over_timeout_s + own.brake_window_s, now)
+            seen = "so much is lost at once that it is waited for" if self.braked else "few nodes are lost"
+            if not self.check(loss.request, "no-mass-failover", not held, seen, node=name):
+                self.waiting.append(WaitingLoss(**where, reason="brake"))
+                continue
+            self.plans.append(self._plan(loss.request, loss.node, loss.users))
 
     def _since(self, resource: str, node: str) -> str:
         """When the loss was first seen: now, if it was not seen before."""
@@ -115,15 +191,18 @@ class _FailoverRun:
 
     def _plan(self, request: ResourceObjects, node: NodeView, users: list[PodView]) -> Plan:
         name, options, hardened = node.metadata.name, self.view.options, self.view.is_hardened
-        grace = options.grace_period_s if node.is_ready else 0
+        ready = self.view.counts_as_ready(node)
+        grace = options.grace_period_s if ready else 0
         attachments = request.attachments_on(name)[: None if hardened else 1]
+        if self.view.given.own.kubevirt:
+            users = self._whole_vms(users)
         skipped = [one for pod in users if (one := self._exemption(request, name, pod)) is not None]
         self.skipped += skipped
         exempt = {(one.namespace, one.pod) for one in skipped}
         removals = [
-            self._removal(request, node, pod, grace)
+            self._removal(request, pod)
             for pod in users
-            if pod.metadata.key not in exempt and not (hardened and node.is_ready and pod.is_terminating)
+            if pod.metadata.key not in exempt and not (hardened and self._is_ready(pod) and pod.is_terminating)
         ]
         detachments = [
             PlannedDetachment(
@@ -147,7 +226,7 @@ class _FailoverRun:
             profile=self.view.profile,
             resource=request.resource.name,
             node=name,
-            node_ready=node.is_ready,
+            node_ready=ready,
             taint=self.view.plan_taint(
                 node,
                 LOST_QUORUM,
@@ -159,6 +238,19 @@ class _FailoverRun:
             # what goes on running must keep its volume: Kubernetes would give it to another pod as well
             detachments=() if hardened and exempt else tuple(detachments),
         )
+
+    def _whole_vms(self, users: list[PodView]) -> list[PodView]:
+        """The users with all that goes with them: launchers of hot-plugged disks, and the other end of a migration
+        where its node is lost as well."""
+        found = with_launchers(users, self.view.pods_by_uid)
+        vms = {vm_of(pod) for pod in found} - {""}
+        lost = {loss.node.metadata.name for loss in self.losses}
+        there = {pod.metadata.key for pod in found}
+        return found + [
+            pod
+            for pod in self.view.given.cluster.pods
+            if vm_of(pod) in vms and pod.is_running and pod.spec.node_name in lost and pod.metadata.key not in there
+        ]
 
     def _exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
         """Why a pod is left alone; ``None``: it is not."""
@@ -174,13 +266,19 @@ class _FailoverRun:
                 return _skip(request, node, pod, "unsafe", f"{volume.name}: {why}")
         return None
 
-    def _removal(self, request: ResourceObjects, node: NodeView, pod: PodView, grace: int) -> PlannedRemoval:
+    def _is_ready(self, pod: PodView) -> bool:
+        node = self.view.nodes.get(pod.spec.node_name)
+        return node is not None and self.view.counts_as_ready(node)
+
+    def _removal(self, request: ResourceObjects, pod: PodView) -> PlannedRemoval:
+        ready = self._is_ready(pod)
+        by_budget = ready and not (self.view.given.own.kubevirt and is_vm_part(pod))
         return PlannedRemoval(
-            op="evict" if node.is_ready else "delete_pod",
+            op="evict" if by_budget else "delete_pod",
             namespace=pod.metadata.namespace,
             pod=pod.metadata.name,
             uid=pod.metadata.uid,
-            grace=grace,
+            grace=self.view.options.grace_period_s if ready else 0,
             events=(
                 StorageEvent(
                     type="Warning",
@@ -188,13 +286,13 @@ class _FailoverRun:
                     action="EvictedPod",
                     regarding=reference_to(POD, pod),
                     related=reference_to(VOLUME, request.volumes[0]),
-                    note=f"node {node.metadata.name} lost quorum of volume {request.resource.name}",
+                    note=f"node {pod.spec.node_name} lost quorum of volume {request.resource.name}",
                 ),
             ),
         )
 
 
-def _users(request: ResourceObjects, node: str) -> list[PodView]:
+def running_users(request: ResourceObjects, node: str) -> list[PodView]:
     """Pods that run there; those that are being deleted still do."""
     return [pod for pod in request.pods_on(node) if pod.is_running]
 

@@ -36,6 +36,7 @@ from outlive.storage.objects import (
 from outlive.storage.options import AgentOptions
 from outlive.storage.poll import Profile
 
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 LOST_QUORUM: Final = "drbd.linbit.com/lost-quorum"
 FORCED_ERRORS: Final = "drbd.linbit.com/force-io-error"
 NO_SCHEDULE: Final = "NoSchedule"
@@ -58,6 +59,23 @@ class KubernetesObjects(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodView, ...] = ()
 
 
+class OwnRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Rules that go beyond the reference; each is off unless its member is given."""
+
+    standby_delay_s: float = 0.0
+    """How long survivors wait for the one that acts first: of those with current data that of the lowest node id."""
+    brake_fraction: float | None = None
+    """More than this share of nodes, and of failure domains, lost at once is a mass failover."""
+    brake_window_s: float = 0.0
+    """How long each loss of a mass failover must last beyond its time."""
+    domains: dict[str, str] = {}
+    """Node → its failure domain; a node without one is a domain of its own."""
+    kubevirt: bool = False
+    """Whether pods of KubeVirt are treated as parts of VMs."""
+    out_of_service: bool = False
+    """Whether a node that somebody declared out of service counts as not ready."""
+
+
 class TickInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one decision of a tick is given."""
 
@@ -69,6 +87,7 @@ class TickInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     snapshot: DrbdSnapshot | None = None
     """``None``: no poll has ended well yet."""
     cluster: KubernetesObjects = KubernetesObjects()
+    own: OwnRules = OwnRules()
 
 
 class StorageEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +164,27 @@ class PendingLoss(msgspec.Struct, frozen=True, kw_only=True):
     since: str
 
 
+class WaitingLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """A lost peer whose time is over, and for whom something else is waited for."""
+
+    resource: str
+    node: str
+    since: str
+    reason: Literal["standby", "brake"]
+    detail: str = ""
+
+
+class Precondition(msgspec.Struct, frozen=True, kw_only=True):
+    """One check of a decision with the value that it saw."""
+
+    resource: str
+    check: str
+    holds: bool
+    value: str = ""
+    node: str = ""
+    pod: str = ""
+
+
 class SkippedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that is left alone, and why."""
 
@@ -163,6 +203,10 @@ class TickResult(msgspec.Struct, frozen=True, kw_only=True):
     plans: tuple[Plan, ...] = ()
     pending: tuple[PendingLoss, ...] = ()
     skipped: tuple[SkippedPod, ...] = ()
+    waiting: tuple[WaitingLoss, ...] = ()
+    """Losses that own rules hold back."""
+    braked: bool = False
+    """Whether so much is lost that it is a mass failover."""
     stale: bool = False
     error: Literal["node-missing"] | None = None
 
@@ -306,6 +350,18 @@ class TickView:
     def nodes(self) -> dict[str, NodeView]:
         """Name → node."""
         return {node.metadata.name: node for node in self.given.cluster.nodes}
+
+    def counts_as_ready(self, node: NodeView) -> bool:
+        """Whether pods of the node can be expected to end by themselves."""
+        declared = self.given.own.out_of_service and any(
+            taint.get("key") == OUT_OF_SERVICE for taint in node.spec.taints
+        )
+        return node.is_ready and not declared
+
+    @cached_property
+    def pods_by_uid(self) -> dict[str, PodView]:
+        """Uid → pod."""
+        return {pod.metadata.uid: pod for pod in self.given.cluster.pods}
 
     def requests(self) -> list[ResourceObjects]:
         """One for each resource that can be decided about. In ``compat`` one with several volumes cannot."""

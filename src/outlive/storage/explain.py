@@ -1,0 +1,188 @@
+"""Why a pod, a volume or a node is left where it is, or is not: every check with the value that it sees now.
+
+The checks are those of the decisions themselves, which record them while they decide (``storage.explain``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.base.errors import NotFound
+from outlive.runtime.decisions import Decision
+from outlive.storage.failover import explain_failover
+from outlive.storage.mapping import unsafe_reason
+from outlive.storage.objects import IGNORE_ANNOTATION, PodView
+from outlive.storage.own_node import is_stuck
+from outlive.storage.tick import Precondition, ResourceObjects, TickInput, TickResult, TickView
+
+Subject = Literal["pod", "volume", "node"]
+
+
+class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tick would be given now, and what is asked about."""
+
+    tick: TickInput
+    kind: Subject
+    name: str
+    """``namespace/name`` of a pod; a persistent volume or a resource; a node."""
+    malformed: dict[str, str] = {}
+    """``kind/key`` of objects that are not understood → why."""
+    failure: str = ""
+    """Why the last poll of DRBD failed."""
+
+
+class ResourceExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource: what was checked, up to the first check that does not hold, and what follows."""
+
+    resource: str
+    role: str
+    quorum: str
+    checks: tuple[Precondition, ...]
+    next: tuple[str, ...]
+    """What would be done at the next tick, or why nothing would."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer."""
+
+    subject: str
+    seen_from: str
+    """The node whose agent says it: others see other things."""
+    resources: tuple[ResourceExplanation, ...]
+    notices: tuple[str, ...]
+    """What keeps everything from being done, or is not understood."""
+
+
+def explain_subject(given: ExplainInput) -> Explanation:
+    """Every resource that concerns the subject, as this node sees it. ``NotFound``: nothing here concerns it."""
+    view = TickView(given.tick)
+    result, checks = explain_failover(given.tick)
+    requests = [one for one in view.requests() if _concerns(one, given.kind, given.name)]
+    notices = _notices(given, view)
+    if not requests and not notices:
+        raise NotFound(
+            f"no DRBD volume on {view.options.node_name} concerns {given.kind} {given.name}",
+            remedy="ask the agent of a node that has a replica of the volume",
+        )
+    return Explanation(
+        subject=f"{given.kind} {given.name}",
+        seen_from=view.options.node_name,
+        resources=tuple(_explain_resource(view, one, result, checks, given) for one in requests),
+        notices=tuple(notices),
+    )
+
+
+def _concerns(request: ResourceObjects, kind: Subject, name: str) -> bool:
+    match kind:
+        case "pod":
+            return any("/".join(pod.metadata.key) == name or pod.metadata.name == name for pod in request.pods)
+        case "volume":
+            claims = [f"{claim.namespace}/{claim.name}" for claim in request.claims]
+            return name in (request.resource.name, *(one.metadata.name for one in request.volumes), *claims)
+        case "node":
+            users = [pod.spec.node_name for pod in request.pods]
+            return name in (*request.node_names, *users, *(one.spec.node_name for one in request.attachments))
+
+
+def _notices(given: ExplainInput, view: TickView) -> list[str]:
+    snapshot = given.tick.snapshot
+    found = []
+    if view.is_stale:
+        age = "there is none yet" if snapshot is None else f"it is {snapshot.age_s:.0f} s old"
+        found.append(f"nothing is done: the state of DRBD is not known ({age}; {given.failure or 'no poll has ended'})")
+    found += [f"{key} is not understood: {why}" for key, why in given.malformed.items() if key.endswith(given.name)]
+    return found
+
+
+def _explain_resource(
+    view: TickView, request: ResourceObjects, result: TickResult, checks: tuple[Precondition, ...], given: ExplainInput
+) -> ResourceExplanation:
+    resource, name = request.resource, request.resource.name
+    mine = [one for one in checks if one.resource == name]
+    if given.kind == "pod":
+        mine += [
+            one
+            for pod in request.pods
+            if given.name in (pod.metadata.name, "/".join(pod.metadata.key))
+            for one in _check_pod(view, name, pod)
+        ]
+    if given.kind == "node":
+        mine = [one for one in mine if one.node in ("", given.name)]
+    return ResourceExplanation(
+        resource=name,
+        role=resource.role,
+        quorum=resource.quorum or "not given",
+        checks=tuple(mine),
+        next=tuple(_next_steps(view, request, result, mine)),
+    )
+
+
+def _check_pod(view: TickView, resource: str, pod: PodView) -> list[Precondition]:
+    """Whether it would be moved if its node were lost."""
+    unsafe = [
+        f"{volume.name}: {why}"
+        for volume in pod.spec.volumes
+        if (why := unsafe_reason(volume, pod.metadata.namespace, view.volumes_by_claim))
+    ]
+    found = (
+        ("is-running", pod.is_running, pod.status.phase),
+        ("has-owner", bool(pod.metadata.owner_references), f"{len(pod.metadata.owner_references)} owners"),
+        ("not-annotated", IGNORE_ANNOTATION not in pod.metadata.annotations, IGNORE_ANNOTATION),
+        ("volumes-safe", not unsafe or view.options.fail_over_unsafe_pods, ", ".join(unsafe) or "all of DRBD"),
+    )
+    return [
+        Precondition(
+            resource=resource,
+            check=check,
+            holds=holds,
+            value=value,
+            node=pod.spec.node_name,
+            pod="/".join(pod.metadata.key),
+        )
+        for check, holds, value in found
+    ]
+
+
+def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, checks: list[Precondition]) -> list[str]:
+    resource, timeout_s = request.resource, view.options.fail_over_timeout_s
+    steps = [
+        f"node {plan.node}: {len(plan.removals)} pods leave, {len(plan.detachments)} attachments go"
+        for plan in result.plans
+        if plan.resource == resource.name
+    ]
+    steps += [
+        f"node {one.node}: lost since {one.since}, acted on after {timeout_s:g} s"
+        for one in result.pending
+        if one.resource == resource.name
+    ]
+    steps += [
+        f"node {one.node}: lost since {one.since}, waits: {one.reason} {one.detail}".rstrip()
+        for one in result.waiting
+        if one.resource == resource.name
+    ]
+    steps += [
+        f"pod {one.namespace}/{one.pod} on {one.node} is left alone: {one.reason} {one.detail}".rstrip()
+        for one in result.skipped
+        if one.resource == resource.name
+    ]
+    if is_stuck(resource, hardened=view.is_hardened):
+        steps.append("the volume is frozen here: its role is taken once no pod here wants it")
+    if resource.force_io_failures:
+        steps.append("the volume answers with I/O errors here: its pods here are evicted")
+    if not steps:
+        failed = next((one for one in checks if not one.holds), None)
+        steps.append("nothing: no peer is lost" if failed is None else f"nothing: {failed.check} does not hold")
+    return steps
+
+
+EXPLAIN: Final = Decision(
+    "storage.explain",
+    explain_subject,
+    ExplainInput,
+    Explanation,
+    "Why pods of a volume, or of a node, are moved or left where they are",
+    lambda _: True,
+    nulls_are_absent=True,
+)
