@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.base.clock import Clock, as_datetime
+from outlive.base.clock import SHORTEST_SLEEP_S, Clock, as_datetime
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.base.random import Random
 from outlive.simulation.drbd.access import WriteState, commit, promote, promotion_refusal, write_state
@@ -346,7 +346,7 @@ class DrbdCluster:
             if rest_s <= 0 or (by_hand and not refusal.passing):
                 text = f"{resource.name}: State change failed: ({refusal.code}) {refusal.text}"
                 raise Refused(text, remedy=f"see drbdadm status {resource.name} on {node}")
-            await resource.wait(rest_s)
+            await resource.wait(max(rest_s, SHORTEST_SLEEP_S))
             replica = resource.replica(node)
         replica.by_hand |= by_hand
 

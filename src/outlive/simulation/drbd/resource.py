@@ -21,6 +21,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from outlive.base.errors import NotFound
@@ -389,8 +390,9 @@ class ReplicatedResource:
         """What its data is, by what it hears of all that it reaches."""
         reach, links = self.reach(replica.node), self.links(replica.node)
         primaries = [one for one in reach if one.is_primary and one is not replica]
-        lost = [one for one in primaries if one not in links and not self._both_believe(replica.node, one.node)]
-        cut_off = bool(lost) and not replica.is_primary
+        cut_off = not replica.is_primary and any(
+            one not in links and not self._both_believe(replica, one) for one in primaries
+        )
         for number, volume in enumerate(replica.volumes):
             volume.newest = max((one.volumes[number].newest for one in reach), key=len)
             if volume.disk in (UP_TO_DATE, CONSISTENT) and (cut_off or volume.is_old):
@@ -404,9 +406,11 @@ class ReplicatedResource:
         if replica.unconfirmed and not self.stale(replica.node):
             replica.unconfirmed = False
 
-    def _both_believe(self, a: str, b: str) -> bool:
-        """Whether neither end has noticed yet that they are not linked."""
-        return self.replicas[a].peers[b].is_connected and self.replicas[b].peers[a].is_connected
+    def _both_believe(self, one: DrbdReplica, other: DrbdReplica) -> bool:
+        """Whether neither end has noticed yet that they are not linked; two nodes without disks never are."""
+        if other.node not in one.peers:
+            return True
+        return one.peers[other.node].is_connected and other.peers[one.node].is_connected
 
     def _follow(self, replica: DrbdReplica) -> None:
         """What takes time: resynchronisation, agreement, messages, attempts to connect."""
@@ -614,9 +618,6 @@ class ReplicatedResource:
 
     async def wait(self, limit_s: float | None = None) -> None:
         """Until something changed, or the time is over."""
-        woken = self._woken
-        if limit_s is None:
-            await woken.wait()
-            return
-        self._network.after(limit_s, woken.set)
-        await woken.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._woken.wait()
