@@ -1,4 +1,4 @@
-"""A selector means here what it means to a real API server: the same texts are refused, and the same labels selected."""
+"""A selector means what it means to a real API server: the same texts are refused, the same labels selected."""
 
 from __future__ import annotations
 
