@@ -59,7 +59,7 @@ STORAGE_AGENT: Final = Installation(
     chart=DEPLOY / "helm/outlive-storage-agent",
     description="Pods leave a Kubernetes node whose DRBD volumes lost quorum: an agent on each node.",
     workload="daemonset.yaml",
-    optional=("kubevirt.yaml", "memberships.yaml", "openshift.yaml"),
+    optional=("memberships.yaml", "openshift.yaml"),
     figures=r"storage-",
 )
 INSTALLATIONS: Final = (CONTROLLER, STORAGE_AGENT)

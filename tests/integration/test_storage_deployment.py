@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import create_default_context
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.api_server import STORAGE_AGENT, ApiRefusal, ApiServer, shared_server
-from tests.support.command import COMMAND, environment
+from tests.support.command import COMMAND, environment, spawned
 
 pytestmark = pytest.mark.component("kubernetes")
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes/storage-agent"
@@ -30,6 +31,7 @@ VOLUMES = "/api/v1/persistentvolumes"
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 OWN, LOST, THIRD = "agent-a", "agent-b", "agent-c"
 ENDS_S = 60.0
+READS = ("get", "list", "watch")
 UNUSED = {
     ("", "pods", "get"): "lists and watches say it all",
     ("", "persistentvolumes", "get"): "lists and watches say it all",
@@ -134,7 +136,7 @@ def test_an_api_server_takes_every_manifest_and_a_second_time_too(installed: Api
     assert again.returncode == 0, again.stderr
     kinds = {line.partition("/")[0].partition(".")[0] for line in again.stdout.splitlines()}
     assert kinds == {"namespace", "serviceaccount", "clusterrole", "clusterrolebinding", "configmap", "daemonset"}
-    for name in ("kubevirt.yaml", "memberships.yaml", "openshift.yaml"):
+    for name in ("memberships.yaml", "openshift.yaml"):
         tried = apply(installed, "--dry-run=server", "-f", FOLDER / name)
         assert tried.returncode == 0, tried.stderr
         assert len(tried.stdout.splitlines()) == 2
@@ -283,25 +285,74 @@ def calls_of_the_agent(server: ApiServer) -> list[dict[str, Any]]:
     return [one for one in lines if one["user"]["username"] == STORAGE_AGENT and one["userAgent"].startswith("outlive")]
 
 
-def test_the_account_of_the_agent_may_do_what_it_does_and_nothing_without_a_reason(
-    account: Account, server: ApiServer, tmp_path: Path
-) -> None:
-    make_lost_volume(server)
-    program, loaded = write_drbdsetup(tmp_path)
+@contextmanager
+def agent(account: Account, folder: Path, *further: str) -> Iterator[str]:
+    """The agent as the DaemonSet starts it, but for its port, DRBD and pace; gives its address, and ends it well."""
+    program, loaded = write_drbdsetup(folder)
     (container,) = manifests("daemonset.yaml")[0]["spec"]["template"]["spec"]["containers"]
     command, *words = container["args"]
     words = [word.replace("/etc/outlive", str(FOLDER)).replace(":8040", "127.0.0.1:0") for word in words]
     words += [f"--kubeconfig={account.kubeconfig}", f"--drbdsetup={program}", f"--drbd-proc-file={loaded}"]
-    words += ["--drbd-status-interval=200ms", "--reconcile-interval=500ms", "--fail-over-timeout=500ms"]
-    with (tmp_path / "log").open("wb") as log:
+    words += ["--drbd-status-interval=200ms", "--reconcile-interval=500ms", "--fail-over-timeout=500ms", *further]
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [*COMMAND, command, *words],
             env=environment(NODE_NAME=OWN),
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=subprocess.PIPE,
             stderr=log,
+            text=True,
         )
     try:
+        assert process.stdout is not None
+        with process.stdout:
+            address = process.stdout.readline().rpartition("health on ")[2].strip()
+            assert address.startswith("http://"), (folder / "log").read_text()
+            yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert process.returncode == 0, (folder / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def lost_volume(server: ApiServer) -> None:
+    make_lost_volume(server)
+
+
+def answered(address: str) -> str:
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.read().decode()
+
+
+@pytest.mark.usefixtures("lost_volume")
+def test_a_dry_run_counts_what_it_would_do_and_does_nothing(
+    account: Account, server: ApiServer, tmp_path: Path
+) -> None:
+    before = len(calls_of_the_agent(server))
+    would = 'storage_ha_actions_total{action="detach",result="dry-run"} '
+    with agent(account, tmp_path, "--dry-run") as address:
+        until(lambda: bool(re.search(re.escape(would) + "[1-9]", answered(f"{address}/metrics"))), "it has decided")
+        until(lambda: answered(f"{address}/healthz") == "ok", "it is well")
+        explained = spawned("storage-agent", "explain", f"{APPS}/db-0", "--agent", address)
+        assert (explained.code, "pvc-1" in explained.out) == (0, True), explained.err
+    writes = {one["objectRef"]["resource"] for one in calls_of_the_agent(server)[before:] if one["verb"] not in READS}
+    assert writes <= {"events"}
+    pod, node = server.call("GET", f"{PODS}/db-0"), server.call("GET", f"{NODES}/{LOST}")
+    assert "deletionTimestamp" not in pod["metadata"]
+    assert "drbd.linbit.com/lost-quorum" not in str(node["spec"])
+    assert exists(server, f"{ATTACHMENTS}/va-1")
+
+
+@pytest.mark.usefixtures("lost_volume")
+def test_the_account_of_the_agent_may_do_what_it_does_and_nothing_without_a_reason(
+    account: Account, server: ApiServer, tmp_path: Path
+) -> None:
+    with agent(account, tmp_path):
         until(lambda: not exists(server, f"{ATTACHMENTS}/va-1"), "the attachment is removed")
         pod = server.call("GET", f"{PODS}/db-0")
         assert "deletionTimestamp" in pod["metadata"], "it was evicted, and no kubelet ends it"
@@ -309,27 +360,23 @@ def test_the_account_of_the_agent_may_do_what_it_does_and_nothing_without_a_reas
         assert taints["drbd.linbit.com/lost-quorum"] == "NoSchedule"
         set_ready(server, LOST, "Unknown")
         until(lambda: not exists(server, f"{PODS}/db-0"), "the pod of a node that is not ready is deleted")
-        reported = "/apis/events.k8s.io/v1/events"
-        until(
-            lambda: (
-                {"TaintedNode", "EvictedPod", "VolumeAttachmentDeleted"}
-                <= {one.get("action") for one in server.call("GET", reported)["items"]}
-            ),
-            "events say what was done",
-        )
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-    text = (tmp_path / "log").read_text()
-    assert process.returncode == 0, text
+        done = {"TaintedNode", "EvictedPod", "VolumeAttachmentDeleted"}
+        until(lambda: done <= actions_reported(server), "events say what was done")
     until(lambda: "watch" in {one["verb"] for one in calls_of_the_agent(server)}, "watches have ended")
     calls = [one for one in calls_of_the_agent(server) if "objectRef" in one]
     refused = {(one["verb"], one["objectRef"]["resource"]) for one in calls if one["responseStatus"]["code"] == 403}
     assert refused == set(), "account.yaml lacks it"
-
-    def resource(reference: dict[str, Any]) -> str:
-        return "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
-
-    used = {(one["objectRef"].get("apiGroup", ""), resource(one["objectRef"]), one["verb"]) for one in calls}
-    used = {("", *rest) if rest[0] == "pods/eviction" else (group, *rest) for group, *rest in used}
+    used = {(*resource_of(one["objectRef"]), one["verb"]) for one in calls}
     assert used | set(UNUSED) == allowed("account.yaml")
+
+
+def actions_reported(server: ApiServer) -> set[str]:
+    """Actions of events that are no dry run's."""
+    events = server.call("GET", "/apis/events.k8s.io/v1/events")["items"]
+    return {one.get("action", "") for one in events if "dry run" not in one.get("note", "")}
+
+
+def resource_of(reference: dict[str, Any]) -> tuple[str, str]:
+    """API group and resource of a call, as a role names them; the server logs an eviction by the group of its body."""
+    resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+    return ("" if resource == "pods/eviction" else reference.get("apiGroup", "")), resource

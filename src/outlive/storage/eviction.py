@@ -60,9 +60,10 @@ def choose_evict_method(given: EvictMethodInput) -> EvictMethodAnswer:
         return EvictMethodAnswer(method=given.known, known=given.known)
     if given.discovery is None:
         return EvictMethodAnswer(ask=True)
-    if given.discovery.error not in (None, ""):
+    error, resources = given.discovery.error, given.discovery.resources
+    if error is not None and (error != "" or not resources):
         return EvictMethodAnswer()
-    versions = [one.version for one in given.discovery.resources if one is not None and one.name == SUBRESOURCE]
+    versions = [one.version for one in resources if one is not None and one.name == SUBRESOURCE]
     method = _METHODS.get(versions[0], "delete") if versions else "delete"
     return EvictMethodAnswer(method=method, known=method)
 

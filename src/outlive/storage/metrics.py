@@ -49,7 +49,7 @@ class AgentMetrics:
         self._failover = metrics.histogram(
             "failover_seconds", "From the first sight of a loss to the end of the detach", buckets=FAILOVER_S
         )
-        self._brake = metrics.gauge("brake_engaged", "1 while nothing is done because too much is lost at once")
+        self._brake = metrics.gauge("brake_engaged", "1 while failovers wait because too much is lost at once")
         self._standby = metrics.counter(
             "standby_total", "Failovers that were left to another survivor, at least at first"
         )
@@ -96,7 +96,7 @@ class AgentMetrics:
         self._failover.observe(seconds)
 
     def brake(self, *, engaged: bool) -> None:
-        """Set whether the brake keeps everything from being done."""
+        """Set whether failovers wait because too much is lost at once."""
         self._brake.set(engaged)
 
     def standby(self) -> None:

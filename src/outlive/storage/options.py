@@ -73,9 +73,9 @@ class OwnOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Options of rules that go beyond the controller that came before."""
 
     brake_fraction: float = 0.34
-    """Share of nodes, and of failure domains: if more is lost within the window, nothing is done."""
+    """Share of nodes, and of failure domains: if more is lost at once, failovers wait."""
     brake_window_s: float = 60.0
-    """0: there is no brake."""
+    """How much longer each loss must last then; 0: there is no brake."""
     brake_domain_label: str = ZONE_LABEL
     """The label of a node that names its failure domain; a node without it is a domain of its own."""
     standby_delay_s: float = 10.0

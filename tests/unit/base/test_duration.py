@@ -15,7 +15,8 @@ from outlive.base.errors import BadInput
     [
         ("0", 0.0), ("0s", 0.0), (0, 0.0), ("30s", 30.0), ("1m30s", 90.0), ("1h", 3600.0), ("100ms", 0.1),
         ("1.5h", 5400.0), ("-1m", -60.0), ("+1m", 60.0), ("250us", 0.00025), ("1µs", 1e-6), ("1μs", 1e-6),
-        ("5ns", 5e-9), (".5s", 0.5),
+        ("5ns", 5e-9), (".5s", 0.5), ("1.s", 1.0), ("000000000000000000000000001s", 1.0),
+        ("0.3000000000000000000000000000001s", 0.3), ("1.9ns", 1e-9),
         ("1h1m1s1ms", 3661.001), (" 5m ", 300.0), ("1m1m", 120.0),
     ],
 )  # fmt: skip
@@ -24,7 +25,32 @@ def test_a_duration_has_its_seconds(text: str | int, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "5", "5x", "s", "m5", "1 m", "--5s", "+-5s", "5s5", "1d", "nan", "inf", 5, 1.5, True, False, "٣s"]
+    "text",
+    [
+        "",
+        " ",
+        "5",
+        "5x",
+        "s",
+        "m5",
+        "1 m",
+        "--5s",
+        "+-5s",
+        "5s5",
+        "1d",
+        "nan",
+        "inf",
+        5,
+        1.5,
+        True,
+        False,
+        "٣s",
+        "1e3s",
+        ".s",
+        "0.",
+        "0x1s",
+        "1" * 201 + "s",
+    ],
 )
 def test_what_is_no_duration_is_refused(text: str | float) -> None:
     with pytest.raises(BadInput) as reported:

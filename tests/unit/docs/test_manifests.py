@@ -249,3 +249,18 @@ def test_the_image_runs_as_the_user_of_the_pods_and_starts_what_its_layer_has() 
     assert "opt/outlive/bin/outlive" in (folder / "layer").read_text()
     for script in (folder / "layer", manifests.ROOT / "scripts/check-image"):
         subprocess.run(["sh", "-n", str(script)], check=True)
+
+
+def test_the_image_of_the_agent_is_that_of_the_controllers_with_the_tools_of_drbd() -> None:
+    folder = manifests.DEPLOY / "container"
+    theirs, ours = (
+        (folder / name).read_text().splitlines() for name in ("Containerfile", "storage-agent.Containerfile")
+    )
+    assert "ARG BASE=outlive" in ours
+    assert "FROM ${BASE}" in ours
+    assert any("drbd-utils" in line for line in ours if not line.startswith("#"))
+    assert "USER 0:0" in ours
+    assert theirs[-1] == ours[-1]
+    (container,) = agent_pod()["containers"]
+    made = " ".join(ours)
+    assert all(mount["mountPath"] in made for mount in container["volumeMounts"] if mount["mountPath"] != "/tmp")

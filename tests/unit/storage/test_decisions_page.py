@@ -30,7 +30,7 @@ def test_every_decision_has_a_section_with_all_its_members(decision: Decision[ob
     if decision.name in IN_TICK:
         assert TICK is not None
         section += TICK[1]
-    words = set(re.findall(r"[A-Za-z]+", " ".join(re.findall(r"`([^`]+)`", section))))
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", section))))
     assert (members(decision.input) | members(decision.output)) - words == set()
     assert f"(#{decision.name.replace('.', '')})" in PAGE
 

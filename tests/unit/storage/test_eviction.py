@@ -50,7 +50,7 @@ def test_the_server_is_asked_before_the_first_eviction_only() -> None:
     assert decide(known="policy/v1") == {"ask": False, "method": "policy/v1", "known": "policy/v1"}
 
 
-@pytest.mark.parametrize("error", ["connection refused", {"code": 503}, 503])
+@pytest.mark.parametrize("error", ["connection refused", {"code": 503}, 503, ""])
 def test_an_error_of_discovery_evicts_nothing_and_is_not_remembered(error: object) -> None:
     assert decide(discovery={"error": error}) == {"ask": False, "method": None, "known": None}
 
