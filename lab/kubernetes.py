@@ -81,15 +81,14 @@ CONTROLLERS = (
 )
 
 
-def controllers_command(
-    config: Path, *, grace_s: float = 40.0, controllers: tuple[str, ...] = CONTROLLERS
-) -> list[str]:
-    """The controllers of Kubernetes; ``grace_s``: after so long without a heartbeat a node is not ready."""
+def controllers_command(config: Path, *, grace_s: float = 40.0, sync_s: float = 60.0) -> list[str]:
+    """The controllers of Kubernetes. ``grace_s``: after so long without a heartbeat a node is not ready; ``sync_s``:
+    how often attach-detach compares its belief with the attachments that there are."""
     return [
         *(program("kube-controller-manager"), f"--kubeconfig={config}", "--leader-elect=false"),
         *("--port=0", "--secure-port=0", f"--controllers={','.join(CONTROLLERS)}", "-v=1"),
         *("--use-service-account-credentials=false", "--node-monitor-period=1s"),
-        f"--node-monitor-grace-period={grace_s:g}s",
+        *(f"--node-monitor-grace-period={grace_s:g}s", f"--attach-detach-reconcile-sync-period={sync_s:g}s"),
     ]
 
 

@@ -7,13 +7,16 @@ that was killed does nothing any more; one whose pods are stuck keeps its heartb
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
 import time
 from datetime import UTC, datetime
 from typing import Any
 
+from lab.drbd import DrbdLab
 from lab.kubernetes import controllers_command
+from lab.processes import LabError
 
 from tests.support.api_server import ApiRefusal, ApiServer
 
@@ -26,13 +29,13 @@ LOST_EFFECTS = ("NoSchedule", "NoExecute")
 class ControllerManager:
     """The controllers of Kubernetes on one API server, while the context is open."""
 
-    def __init__(self, server: ApiServer, *, grace_s: float = 40.0) -> None:
+    def __init__(self, server: ApiServer, *, grace_s: float = 40.0, sync_s: float = 60.0) -> None:
         self._server = server
-        self._grace_s = grace_s
+        self._times = {"grace_s": grace_s, "sync_s": sync_s}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ControllerManager:
-        command = controllers_command(self._server.kubeconfig(), grace_s=self._grace_s)
+        command = controllers_command(self._server.kubeconfig(), **self._times)
         with (self._server.folder / "controllers.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         return self
@@ -46,12 +49,13 @@ class ControllerManager:
 class Kubelets:
     """Nodes of one API server, played by a thread while the context is open."""
 
-    def __init__(self, server: ApiServer, nodes: tuple[str, ...]) -> None:
+    def __init__(self, server: ApiServer, nodes: tuple[str, ...], drbd: DrbdLab | None = None) -> None:
         self.server = server
         self.nodes = nodes
         self.dead: set[str] = set()
-        self.stuck: set[str] = set()
-        """Nodes whose pods do not end: their processes hang."""
+        self._drbd = drbd
+        self._openers: dict[str, list[int]] = {}
+        """Uid of a pod → the devices that its processes have open."""
         self.errors: list[BaseException] = []
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
@@ -215,7 +219,7 @@ class Kubelets:
         if node not in alive:
             return
         if meta.get("deletionTimestamp"):
-            if node not in self.stuck:
+            if self._end_processes(meta["uid"], node):
                 self.server.call("DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
             return
         wanted = {
@@ -224,6 +228,8 @@ class Kubelets:
             if "persistentVolumeClaim" in one
         }
         if phase == "Pending" and all((volume, node) in attached for volume in wanted):
+            if not self._start_processes(meta["uid"], node, wanted):
+                return
             ready = {"type": "Ready", "status": "True"}
             status = {"status": {"phase": "Running", "conditions": [ready]}}
             self.server.call("PATCH", f"{path}/status", status, "application/merge-patch+json")
@@ -235,6 +241,29 @@ class Kubelets:
                 {"status": {"volumesInUse": used}},
                 "application/merge-patch+json",
             )
+
+    def _start_processes(self, uid: str, node: str, volumes: set[str]) -> bool:
+        """Open the devices of a pod; whether all of them could be."""
+        if self._drbd is None or uid in self._openers:
+            return True
+        try:
+            opened = [self._drbd.open(node, self._handle_of(volume)) for volume in sorted(volumes)]
+        except LabError:  # such as one that is in use elsewhere: kubelet tries again
+            return False
+        self._openers[uid] = opened
+        for one in opened:
+            self._drbd.start_write(one)
+        return True
+
+    def _end_processes(self, uid: str, node: str) -> bool:
+        """Close the devices of a pod; whether that was possible: a process that waits for its I/O does not end."""
+        if self._drbd is None:
+            return True
+        if is_frozen(self._drbd, node):
+            return False
+        for one in self._openers.pop(uid, ()):
+            self._drbd.close(one)
+        return True
 
     def _schedule(self, path: str, meta: dict[str, Any], alive: list[str]) -> None:
         for name in self.nodes:
@@ -252,6 +281,12 @@ class Kubelets:
     def _handle_of(self, volume: str) -> str:
         spec = self.server.call("GET", f"/api/v1/persistentvolumes/{volume}")["spec"]
         return str(spec["csi"]["volumeHandle"])
+
+
+def is_frozen(drbd: DrbdLab, node: str) -> bool:
+    """Whether a volume of the node lets its writer wait."""
+    states = json.loads(drbd.call("status_text", node))
+    return any(one["role"] == "Primary" and one["suspended"] for one in states)
 
 
 def _is_ready(node: dict[str, Any]) -> bool:

@@ -181,7 +181,7 @@ async def _ask(agent: str, kind: str, name: str) -> dict[str, Any] | None:
 
 def _lines(found: dict[str, Any]) -> list[Any]:
     """For people."""
-    lines: list[Any] = [f"{found['subject']}, as the agent of {found['seen_from']} sees it"]
+    lines: list[Any] = [f"{found['subject']}, as the agent of {found['seenFrom']} sees it"]
     lines += [f"! {notice}" for notice in found["notices"]]
     for one in found["resources"]:
         lines.append(f"volume {one['resource']}: {one['role']} here, quorum {one['quorum']}")

@@ -5,6 +5,7 @@ It is bound before the caches are filled. Nothing that it serves changes anythin
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Final, cast, get_args
 
@@ -72,6 +73,7 @@ class AgentListener:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """``?kind=pod&name=NAMESPACE/NAME``, or of a ``volume`` or ``node``."""
+        _refuse_strangers(request)
         kind, name = request.query.get("kind", ""), request.query.get("name", "")
         if kind not in get_args(Subject):
             raise web.HTTPBadRequest(text=f"kind is {kind[:40]!r}: write one of {', '.join(get_args(Subject))}")
@@ -83,8 +85,16 @@ class AgentListener:
 
     async def _decisions(self, request: web.Request) -> web.Response:
         """Inputs and answers of the last decisions that asked for something, a line each, for ``outlive decide``."""
+        _refuse_strangers(request)
         lines = [
             encode({"at": use.at, "name": use.name, "input": msgspec.Raw(use.input), "output": msgspec.Raw(use.output)})
             for use in self._agent.uses
         ]
         return web.Response(body=b"\n".join(lines), content_type=JSON)
+
+
+def _refuse_strangers(request: web.Request) -> None:
+    """Who is on the node, or in the agent's pod, may see which pods use which volumes; the network may not."""
+    remote = request.remote or ""
+    if not remote or not ip_address(remote.partition("%")[0]).is_loopback:
+        raise web.HTTPForbidden(text="this is answered on the node itself only: kubectl exec into the agent's pod")

@@ -44,7 +44,7 @@ class ResourceExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """What would be done at the next tick, or why nothing would."""
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer."""
 
     subject: str
