@@ -24,7 +24,7 @@ from outlive.storage.objects import (
     VolumeView,
     conditions_ready,
 )
-from outlive.storage.poll import Profile
+from outlive.storage.options import Profile
 from outlive.store import Selector
 
 SATELLITE_LABEL: Final = "app.kubernetes.io/component=linstor-satellite"

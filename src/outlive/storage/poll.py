@@ -16,8 +16,8 @@ from outlive.storage.drbd import (
     read_show,
     read_status,
 )
+from outlive.storage.options import Profile
 
-Profile = Literal["hardened", "compat"]
 STATUS_COMMAND: Final = ("drbdsetup", "status", "--json")
 SHOW_COMMAND: Final = ("drbdsetup", "show", "--json")
 

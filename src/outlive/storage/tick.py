@@ -33,8 +33,7 @@ from outlive.storage.objects import (
     PodView,
     reference_to,
 )
-from outlive.storage.options import AgentOptions
-from outlive.storage.poll import Profile
+from outlive.storage.options import AgentOptions, Profile
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 LOST_QUORUM: Final = "drbd.linbit.com/lost-quorum"
