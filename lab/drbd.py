@@ -114,7 +114,7 @@ class DrbdLab:
                 program.chmod(0o700)
         words = [sys.executable, "-m", "lab.drbd", json.dumps({**self._settings, "socket": str(path)})]
         self._service.start(words, self.folder / "drbd.log", env={"PYTHONPATH": str(PROJECT)})
-        until(lambda: path.exists() or not self._service.pid, "the DRBD service listens", 20)
+        until(lambda: _listens(path) or not self._service.pid, "the DRBD service listens", 20)
         if not self._service.pid:
             raise LabError(f"the DRBD service ended; see {self.folder / 'drbd.log'}")
 
@@ -220,6 +220,16 @@ class DrbdLab:
     def unload(self, node: str, unloaded: bool = True) -> None:
         """DRBD's module is not loaded there."""
         self.call("unload", node, unloaded)
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody takes connections there; the file is there a moment before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as service:
+        try:
+            service.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 # --- the service

@@ -17,9 +17,7 @@ from tests.support.api_server import ApiServer
 class AgentProcess:
     """The agent of one node."""
 
-    def __init__(
-        self, server: ApiServer, drbd: DrbdLab, node: str, *options: str, config: Path | None = None
-    ) -> None:
+    def __init__(self, server: ApiServer, drbd: DrbdLab, node: str, *options: str, config: Path | None = None) -> None:
         self.node = node
         self.log = drbd.folder / f"agent-{node}.log"
         self._words = [
