@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,8 +125,8 @@ def told(seed: int) -> Story:
 
 
 @pytest.fixture(scope="module")
-def story() -> Iterator[Story]:
-    yield told(SEED_OF_THE_LOGS)
+def story() -> Story:
+    return told(SEED_OF_THE_LOGS)
 
 
 @pytest.mark.parametrize("form", ["status.json", "show.json", "events2"])
