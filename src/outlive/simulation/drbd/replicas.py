@@ -182,13 +182,14 @@ class DrbdReplica:
         """Of its first volume."""
         self.client = disk == DISKLESS
         """Diskless on purpose."""
-        self.volumes = [DrbdVolume(disk) for _ in range(volumes)]
+        self.volumes: list[DrbdVolume] = []
         self.peers: dict[str, DrbdPeer] = {}
         """By node, in the order of node ids."""
         self.openers: list[DrbdOpener] = []
         self.pending = 0
         """Writes that wait."""
         self.forget()
+        self.volumes += [DrbdVolume(disk) for _ in range(volumes)]
 
     def forget(self) -> None:
         """The node starts: nothing is known but what is on the disks."""

@@ -450,8 +450,7 @@ class ReplicatedResource:
         links = self.links(replica.node)
         if any(replica.peers[one.node].replication[number] == "SyncTarget" for one in links):
             return
-        reach = self.reach(replica.node)
-        if any(one.is_primary and one not in links and one is not replica for one in reach):
+        if self._misses_writes(replica):
             return
         source = next((one for one in links if one.volumes[number].disk == UP_TO_DATE), None)
         if source is None:
@@ -464,6 +463,11 @@ class ReplicatedResource:
         source.peers[replica.node].out_of_sync_kib[number] = self.size_kib // 2
         self._network.after(self._network.times.resync_s, self._finish_resync, replica.node, source.node, number)
 
+    def _misses_writes(self, replica: DrbdReplica) -> bool:
+        """Whether a primary that it reaches is not linked to it."""
+        links = self.links(replica.node)
+        return any(one is not replica and one not in links for one in self.primaries(replica.node))
+
     def _finish_resync(self, target: str, source: str, number: int) -> None:
         if not self.is_up(target) or not self.is_linked(target, source):
             return
@@ -474,7 +478,8 @@ class ReplicatedResource:
             one.peers[other].replication[number] = "Established"
             one.peers[other].out_of_sync_kib[number] = 0
         volume = replica.volumes[number]
-        if volume.disk == INCONSISTENT and origin.volumes[number].disk == UP_TO_DATE:
+        whole = origin.volumes[number].disk == UP_TO_DATE and not self._misses_writes(replica)
+        if volume.disk == INCONSISTENT and whole:
             volume.take_from(origin.volumes[number])
             volume.disk = UP_TO_DATE
             origin.peers[target].disks[number] = UP_TO_DATE
