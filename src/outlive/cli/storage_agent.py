@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import ExitCode, NotFound, Unavailable
+from outlive.base.errors import BadInput, ExitCode, NotFound, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.logging import configure_logging
 from outlive.base.random import system_random
@@ -26,6 +26,7 @@ from outlive.cli.output import Report, table, write
 from outlive.runtime.tasks import OrderedTaskGroup
 
 if TYPE_CHECKING:
+    from outlive.drivers.storage.settings import StorageSettings
     from outlive.storage.options import AgentFlags
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
@@ -86,7 +87,9 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
     from outlive.drivers.agent_http import AgentListener
     from outlive.drivers.kubernetes.events import KubernetesEvents
     from outlive.drivers.kubernetes.verbs import KubernetesVerbs
+    from outlive.drivers.storage.drbd import Drbd
     from outlive.drivers.storage.drbdsetup import DrbdSetup
+    from outlive.roles.storage_cuts import StorageCuts
     from outlive.storage.agent import StorageAgent
     from outlive.storage.metrics import AgentMetrics
     from outlive.store.kubernetes import KubernetesStore, cluster_access
@@ -122,12 +125,41 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
         async with AgentListener(agent, metrics, flags) as listener:
             write(f"outlive: storage agent of {flags.options.node_name}, health on {listener.url or 'nothing'}\n")
             async with OrderedTaskGroup() as group:
-                writing = group.create_task(events.run(), name="events")
+                beside = [group.create_task(events.run(), name="events")]
+                if flags.own.record_cuts:
+                    cuts = StorageCuts(
+                        store,
+                        Drbd(_storage_settings(flags), _state_dir(flags), flags.options.node_name),
+                        agent.lost_volumes,
+                        host=flags.options.node_name,
+                        clock=clock,
+                        random=random.fork("cuts"),
+                    )
+                    beside.append(group.create_task(cuts.run(), name="cuts"))
                 await agent.run()
-                writing.cancel()
+                for task in beside:
+                    task.cancel()
     finally:
         await store.close()
     return ExitCode.INTERRUPTED if received[:1] == [signal.SIGINT] else None
+
+
+def _state_dir(flags: AgentFlags) -> Path:
+    path = Path(flags.own.state_dir)
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be made: {error.strerror}", place="--state-dir", remedy="mount it") from None
+    return path
+
+
+def _storage_settings(flags: AgentFlags) -> StorageSettings:
+    from outlive.drivers.storage.settings import StorageSettings
+    from outlive.runtime.units import Duration
+
+    return StorageSettings(
+        drbd_program=flags.own.drbdsetup, command_limit=Duration(flags.options.drbd_command_timeout_s)
+    )
 
 
 @command(app, "explain")

@@ -26,7 +26,7 @@ from outlive.storage.cluster_cache import ClusterCache
 from outlive.storage.drbd import MAJORITY, DrbdResource
 from outlive.storage.executor import PlanExecutor, PlanOutcome
 from outlive.storage.explain import ExplainInput, Explanation, Subject, explain_subject
-from outlive.storage.failover import FAILOVER
+from outlive.storage.failover import FAILOVER, is_lost_to
 from outlive.storage.health import HealthAnswer, HealthInput, check_health
 from outlive.storage.metrics import AgentMetrics, VolumeState
 from outlive.storage.objects import NODE, POD, ObjectView
@@ -34,7 +34,7 @@ from outlive.storage.observer import DrbdObserver
 from outlive.storage.options import AgentFlags
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
 from outlive.storage.ports import DrbdTool
-from outlive.storage.tick import KubernetesObjects, OwnRules, Plan, TickInput, TickResult, parse_time
+from outlive.storage.tick import KubernetesObjects, OwnRules, Plan, TickInput, TickResult, TickView, parse_time
 from outlive.store import Store
 
 JUMP_S: Final = 2.0
@@ -133,6 +133,11 @@ class StorageAgent:
                 failure=self.observer.failure,
             )
         )
+
+    def lost_volumes(self, node: str) -> tuple[str, ...]:
+        """Resources of which this node proves that the other one can write them no more, now."""
+        view = TickView(self.tick_input())
+        return () if view.is_stale else tuple(one.resource.name for one in view.requests() if is_lost_to(one, node))
 
     @property
     def uses(self) -> tuple[Use, ...]:

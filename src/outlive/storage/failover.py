@@ -64,6 +64,16 @@ def _run(given: TickInput, checks: list[Precondition] | None = None) -> TickResu
     return run.result()
 
 
+def is_lost_to(request: ResourceObjects, node: str) -> bool:
+    """Whether that node can write the resource no more, as far as this node's own replica proves it."""
+    resource = request.resource
+    lost = any(
+        name == node and connection.connection_state != CONNECTED
+        for name, connection in zip(request.node_names, resource.connections, strict=True)
+    )
+    return lost and resource.quorum == MAJORITY and promotion_facts(resource).may_take_over
+
+
 class _Loss(NamedTuple):
     """A peer that looks lost to a resource, with pods or attachments there."""
 

@@ -84,6 +84,10 @@ class OwnOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The program that reads and changes DRBD."""
     drbd_proc_file: str = "/proc/drbd"
     """The file that is there while the kernel has DRBD."""
+    record_cuts: bool = False
+    """Whether lost quorum is recorded in the Membership of a condemned host."""
+    state_dir: str = "/var/lib/outlive-storage-agent"
+    """Where is remembered from whom this node was disconnected for that."""
 
 
 class AgentFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +150,8 @@ def parse_options(
         standby_delay_s=parse_duration(values["standby-delay"]),
         drbdsetup=values["drbdsetup"],
         drbd_proc_file=values["drbd-proc-file"],
+        record_cuts=values["record-cuts"],
+        state_dir=values["state-dir"],
     )
     client = {
         name: tuple(map(str, each)) if _BY_NAME[name].kind is TEXTS else each[-1]

@@ -72,6 +72,8 @@ def test_without_words_every_option_has_the_default_of_the_controller_that_came_
         "standbyDelayS": 10,
         "drbdsetup": "drbdsetup",
         "drbdProcFile": "/proc/drbd",
+        "recordCuts": False,
+        "stateDir": "/var/lib/outlive-storage-agent",
     }
 
 
