@@ -570,21 +570,24 @@ class ReplicatedResource:
             self.settle()
 
     def disconnect(self, node: str, name: str) -> None:
-        """Leave a peer in good order, for good: where one of them is primary, the other one is outdated by that."""
+        """Leave a peer for good. If it answers and one of the two is primary, the other one is outdated by that."""
         replica, peer = self.replica(node), self.replicas[node].peers[name]
         if self.is_linked(node, name):
             other = self.replicas[name]
             for leaver, stayer in ((replica, other), (other, replica)):
-                if stayer.is_primary and not leaver.is_primary:
-                    for number, volume in enumerate(leaver.volumes):
-                        if volume.votes and volume.disk != INCONSISTENT:
-                            volume.disk = OUTDATED
-                            stayer.peers[leaver.node].outdated[number] = True
+                if self.options.has_quorum and stayer.is_primary and not leaver.is_primary:
+                    self._outdate(leaver, stayer.peers[leaver.node])
             self.lose(name, node, "TearDown")
-            self.lose(node, name, "Disconnecting")
+        self.lose(node, name, "Disconnecting")
         peer.forget(STANDALONE)
         peer.established = False
         self.settle()
+
+    def _outdate(self, leaver: DrbdReplica, noted: DrbdPeer) -> None:
+        for number, volume in enumerate(leaver.volumes):
+            if volume.votes and volume.disk != INCONSISTENT:
+                volume.disk = OUTDATED
+                noted.outdated[number] = True
 
     def connect_again(self, node: str, name: str) -> None:
         """End what ``disconnect`` began."""
