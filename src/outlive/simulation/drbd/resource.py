@@ -342,7 +342,9 @@ class ReplicatedResource:
                 self.force_secondary(replica.node)
             elif any(one is not other for one in rivals):
                 return "two-primaries"
-        return ""
+        first = any(one not in self.reach(b) for one in self.primaries(a))
+        second = any(one not in self.reach(a) for one in self.primaries(b))
+        return "two-primaries" if first and second and not self.options.allow_two_primaries else ""
 
     def is_frozen(self, replica: DrbdReplica) -> bool:
         """Whether its I/O waits for quorum or for data, so that a demotion loses nothing that was acknowledged."""
