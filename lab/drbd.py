@@ -30,7 +30,7 @@ from lab.processes import LabError, Process, until
 from outlive.base.clock import SystemClock
 from outlive.base.errors import NotFound, OutliveError, Refused
 from outlive.base.random import Random
-from outlive.simulation.drbd import DrbdCluster, DrbdOpener, DrbdWrite
+from outlive.simulation.drbd import DrbdCluster, DrbdOpener, DrbdWrite, storage_address
 
 PROJECT: Final = Path(__file__).parent.parent
 TOOLS: Final = ("drbdsetup", "drbdadm")
@@ -139,6 +139,10 @@ class DrbdLab:
     def proc_file(self, node: str) -> Path:
         """The file that exists while DRBD is loaded there."""
         return self.folder / node / "proc-drbd"
+
+    def address(self, node: str) -> str:
+        """Of a node, on the storage network."""
+        return storage_address(self.nodes.index(node))
 
     def call(self, verb: str, *arguments: Any, limit_s: float = ANSWER_LIMIT_S, **named: Any) -> Any:
         """What a verb of the model, or of ``Service``, answers; ``LabError`` with its error."""

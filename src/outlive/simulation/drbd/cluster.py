@@ -54,6 +54,11 @@ LINES_LIMIT: Final = 100_000
 FIRST_MINOR: Final = 1000
 
 
+def storage_address(number: int) -> str:
+    """Of the node with this index, 0 for the first, on the storage network."""
+    return f"10.72.{number // 240}.{number % 240 + 11}"
+
+
 class WriteFailed(OSError):
     """A write ended with an I/O error."""
 
@@ -82,7 +87,7 @@ class DrbdCluster:
         )
         self.network = DrbdNetwork(clock, random, nodes, self.times)
         self.resources: dict[str, ReplicatedResource] = {}
-        self.addresses = {node: f"10.72.{number // 240}.{number % 240 + 11}" for number, node in enumerate(nodes)}
+        self.addresses = {node: storage_address(number) for number, node in enumerate(self.network.nodes)}
         """Of the nodes, on the storage network."""
         self._newer = newer_tools
         self._minors = FIRST_MINOR

@@ -20,11 +20,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from outlive.base.errors import NotFound
+from outlive.simulation.drbd.handshake import ConnectionRefusal, connection_refusal
 from outlive.simulation.drbd.network import (
     DETACH_S,
     FORCED_END_S,
@@ -36,7 +36,6 @@ from outlive.simulation.drbd.network import (
     TOUCH_S,
     DrbdNetwork,
 )
-from outlive.simulation.drbd.quorum import Votes, has_quorum
 from outlive.simulation.drbd.replicas import (
     BLOCK_KIB,
     CONNECTED,
@@ -49,13 +48,13 @@ from outlive.simulation.drbd.replicas import (
     SECONDARY,
     STANDALONE,
     UP_TO_DATE,
-    WITH_DISK,
     DrbdOptions,
     DrbdPeer,
     DrbdReplica,
     DrbdVolume,
     DrbdWrite,
 )
+from outlive.simulation.drbd.topology import ResourceTopology
 
 SETTLE_LIMIT: Final = 100
 """Rounds in which a resource must come to rest."""
@@ -64,7 +63,7 @@ HISTORY_LIMIT: Final = 100_000
 NO_LONGER: Final = "the device is gone"
 
 
-class ReplicatedResource:
+class ReplicatedResource(ResourceTopology):
     """See the module. ``changed`` is called after each change that somebody can see."""
 
     def __init__(
@@ -75,18 +74,8 @@ class ReplicatedResource:
         replicas: Iterable[DrbdReplica],
         changed: Callable[[ReplicatedResource], None],
     ) -> None:
-        self.name = name
-        self.options = options
-        self.replicas = {one.node: one for one in replicas}
-        self.port = 7000
-        self.size_kib = 32728
-        self.backing_device = ""
-        """With ``{name}`` and ``{volume}``."""
-        self.addresses: Mapping[str, str] = {}
-        """Of nodes."""
+        super().__init__(name, options, network, replicas)
         self.history: deque[DrbdWrite] = deque(maxlen=HISTORY_LIMIT)
-        self.deleted = False
-        self._network = network
         self._changed = changed
         self._woken = asyncio.Event()
         self._generations = itertools.count(2)
@@ -107,100 +96,6 @@ class ReplicatedResource:
     def count_write(self) -> int:
         """The number of a new write."""
         return next(self._writes)
-
-    def address(self, node: str) -> str:
-        """Of a node, on the storage network."""
-        return self.addresses[node]
-
-    def disk_path(self, volume: int) -> str:
-        """The backing device of a volume."""
-        return self.backing_device.format(name=self.name, volume=volume)
-
-    # --- what is true
-
-    def is_up(self, node: str) -> bool:
-        """Whether it has the resource configured now."""
-        return node in self.replicas and node not in self._network.down and not self.deleted
-
-    def replica(self, node: str) -> DrbdReplica:
-        """Of a node that is up, else ``NotFound``."""
-        if not self.is_up(node):
-            raise NotFound(f"{node} has no resource {self.name}", remedy=f"it is on {', '.join(self.replicas)}")
-        return self.replicas[node]
-
-    def is_linked(self, a: str, b: str) -> bool:
-        """Whether what one of them sends is answered by the other."""
-        return (
-            self._network.works(a, b)
-            and self.replicas[a].peers[b].is_connected
-            and self.replicas[b].peers[a].is_connected
-        )
-
-    def links(self, node: str) -> list[DrbdReplica]:
-        """Replicas that it is linked to, in the order of node ids."""
-        return [self.replicas[peer] for peer in self.replicas[node].peers if self.is_linked(node, peer)]
-
-    def reach(self, node: str) -> list[DrbdReplica]:
-        """Itself and all that it is linked to, directly or through others."""
-        found = {node: self.replicas[node]}
-        queue = [node]
-        while queue:
-            for one in self.links(queue.pop()):
-                if one.node not in found:
-                    found[one.node] = one
-                    queue.append(one.node)
-        return [one for one in self.replicas.values() if one.node in found]
-
-    def stale(self, node: str) -> list[tuple[str, str]]:
-        """Connections of all that it reaches, that only one end believes in."""
-        return [
-            (one.node, peer.node)
-            for one in self.reach(node)
-            for peer in one.peers.values()
-            if peer.is_connected and not self.is_linked(one.node, peer.node)
-        ]
-
-    def primaries(self, node: str) -> list[DrbdReplica]:
-        """Primaries that it reaches, itself among them."""
-        return [one for one in self.reach(node) if one.is_primary]
-
-    def quorum(self, replica: DrbdReplica, volume: int, *, verified: bool = False) -> bool:
-        """Whether this replica has quorum. ``verified``: without counting stale connections."""
-        if not self.options.has_quorum:
-            return True
-        peers = [
-            (peer, peer.is_connected and (not verified or self.is_linked(replica.node, peer.node)))
-            for peer in replica.peers.values()
-        ]
-        own = replica.volumes[volume]
-        if not own.votes:
-            # A node without a disk has the quorum of its data.
-            return any(
-                connected
-                and peer.disks[volume] == UP_TO_DATE
-                and (self.quorum(self.replicas[peer.node], volume, verified=True) if verified else peer.quorums[volume])
-                for peer, connected in peers
-                if not verified or self.replicas[peer.node].volumes[volume].votes
-            )
-        voters = [
-            (
-                peer,
-                connected
-                and (self.replicas[peer.node].volumes[volume].votes or not verified)
-                and peer.disks[volume] in WITH_DISK,
-            )
-            for peer, connected in peers
-            if not peer.client
-        ]
-        clients = [connected for peer, connected in peers if peer.client]
-        votes = Votes(
-            present=1 + sum(present for _, present in voters),
-            outdated=sum(peer.outdated[volume] for peer, present in voters if not present),
-            unknown=sum(not peer.outdated[volume] for peer, present in voters if not present),
-            tie_breakers=sum(clients),
-            absent_tie_breakers=len(clients) - sum(clients),
-        )
-        return has_quorum(votes, self.options.quorum, before=own.quorum)
 
     # --- connections
 
@@ -289,12 +184,16 @@ class ReplicatedResource:
                 peer.established &= not self.is_up(replica.node) or peer.is_connected
             self.settle()
             return
-        if refusal := self._refusal(a, b):
+        refusal = connection_refusal(self, a, b)
+        if isinstance(refusal, DrbdReplica):
+            self.force_secondary(refusal.node)
+            refusal = connection_refusal(self, a, b)
+        if refusal is not None:
             for replica, peer in ends:
                 peer.established = False
-                if refusal == "split-brain" or self.options.rr_conflict == "disconnect":
+                if refusal is ConnectionRefusal.SPLIT_BRAIN or self.options.rr_conflict == "disconnect":
                     peer.state = STANDALONE
-                if refusal == "outdated" and replica.suspended_quorum and replica.is_primary:
+                if refusal is ConnectionRefusal.OUTDATED and self.is_frozen(replica) and replica.is_primary:
                     peer.state = STANDALONE
                     for volume in replica.volumes:
                         volume.disk = OUTDATED if volume.disk == UP_TO_DATE else volume.disk
@@ -314,39 +213,6 @@ class ReplicatedResource:
                 if INCONSISTENT not in (mine.disk, theirs.disk) and mine.lineage == theirs.lineage:
                     peer.out_of_sync_kib[number] = 0
         self.settle()
-
-    def _refusal(self, a: str, b: str) -> str:
-        """Why these two must not be connected; empty: they may. A frozen primary that must give way is demoted."""
-        ends = self.replicas[a], self.replicas[b]
-        for mine, theirs in zip(ends[0].volumes, ends[1].volumes, strict=True):
-            short, long = sorted((mine.lineage, theirs.lineage), key=len)
-            if mine.votes and theirs.votes and long[: len(short)] != short:
-                return "split-brain"
-        for replica, other in (ends, ends[::-1]):
-            if not replica.is_primary:
-                continue
-            newer = any(
-                len(theirs.newest) > len(mine.lineage if mine.votes else mine.newest)
-                for mine, theirs in zip(replica.volumes, other.volumes, strict=True)
-            )
-            rivals = [one for one in self.primaries(other.node) if one not in self.reach(replica.node)]
-            if self.options.allow_two_primaries:
-                rivals = [one for one in rivals if one is not other]
-            if not self.is_frozen(replica):
-                if newer or any(not self.is_frozen(one) or one is not other for one in rivals):
-                    return "two-primaries"
-                continue
-            if newer or any(not self.is_frozen(one) or one.promotion > replica.promotion for one in rivals):
-                if self.options.on_suspended_primary_outdated != "force-secondary":
-                    return "outdated"
-                self.force_secondary(replica.node)
-            elif any(one is not other for one in rivals):
-                return "two-primaries"
-        return ""
-
-    def is_frozen(self, replica: DrbdReplica) -> bool:
-        """Whether its I/O waits for quorum or for data, so that a demotion loses nothing that was acknowledged."""
-        return replica.suspended_quorum or replica.suspended_no_data
 
     # --- settling
 
@@ -391,7 +257,7 @@ class ReplicatedResource:
         reach, links = self.reach(replica.node), self.links(replica.node)
         primaries = [one for one in reach if one.is_primary and one is not replica]
         cut_off = not replica.is_primary and any(
-            one not in links and not self._both_believe(replica, one) for one in primaries
+            one not in links and not self.both_believe(replica, one) for one in primaries
         )
         for number, volume in enumerate(replica.volumes):
             volume.newest = max((one.volumes[number].newest for one in reach), key=len)
@@ -405,12 +271,6 @@ class ReplicatedResource:
                 volume.disk = UP_TO_DATE
         if replica.unconfirmed and not self.stale(replica.node):
             replica.unconfirmed = False
-
-    def _both_believe(self, one: DrbdReplica, other: DrbdReplica) -> bool:
-        """Whether neither end has noticed yet that they are not linked; two nodes without disks never are."""
-        if other.node not in one.peers:
-            return True
-        return one.peers[other.node].is_connected and other.peers[one.node].is_connected
 
     def _follow(self, replica: DrbdReplica) -> None:
         """What takes time: resynchronisation, agreement, messages, attempts to connect."""
@@ -450,7 +310,7 @@ class ReplicatedResource:
         links = self.links(replica.node)
         if any(replica.peers[one.node].replication[number] == "SyncTarget" for one in links):
             return
-        if self._misses_writes(replica):
+        if self.misses_writes(replica):
             return
         source = next((one for one in links if one.volumes[number].disk == UP_TO_DATE), None)
         if source is None:
@@ -463,11 +323,6 @@ class ReplicatedResource:
         source.peers[replica.node].out_of_sync_kib[number] = self.size_kib // 2
         self._network.after(self._network.times.resync_s, self._finish_resync, replica.node, source.node, number)
 
-    def _misses_writes(self, replica: DrbdReplica) -> bool:
-        """Whether a primary that it reaches is not linked to it."""
-        links = self.links(replica.node)
-        return any(one is not replica and one not in links for one in self.primaries(replica.node))
-
     def _finish_resync(self, target: str, source: str, number: int) -> None:
         if not self.is_up(target) or not self.is_linked(target, source):
             return
@@ -478,7 +333,7 @@ class ReplicatedResource:
             one.peers[other].replication[number] = "Established"
             one.peers[other].out_of_sync_kib[number] = 0
         volume = replica.volumes[number]
-        whole = origin.volumes[number].disk == UP_TO_DATE and not self._misses_writes(replica)
+        whole = origin.volumes[number].disk == UP_TO_DATE and not self.misses_writes(replica)
         if volume.disk == INCONSISTENT and whole:
             volume.take_from(origin.volumes[number])
             volume.disk = UP_TO_DATE
@@ -570,21 +425,24 @@ class ReplicatedResource:
             self.settle()
 
     def disconnect(self, node: str, name: str) -> None:
-        """Leave a peer in good order, for good: where one of them is primary, the other one is outdated by that."""
+        """Leave a peer for good. If it answers and one of the two is primary, the other one is outdated by that."""
         replica, peer = self.replica(node), self.replicas[node].peers[name]
         if self.is_linked(node, name):
             other = self.replicas[name]
             for leaver, stayer in ((replica, other), (other, replica)):
-                if stayer.is_primary and not leaver.is_primary:
-                    for number, volume in enumerate(leaver.volumes):
-                        if volume.votes and volume.disk != INCONSISTENT:
-                            volume.disk = OUTDATED
-                            stayer.peers[leaver.node].outdated[number] = True
+                if self.options.has_quorum and stayer.is_primary and not leaver.is_primary:
+                    self._outdate(leaver, stayer.peers[leaver.node])
             self.lose(name, node, "TearDown")
-            self.lose(node, name, "Disconnecting")
+        self.lose(node, name, "Disconnecting")
         peer.forget(STANDALONE)
         peer.established = False
         self.settle()
+
+    def _outdate(self, leaver: DrbdReplica, noted: DrbdPeer) -> None:
+        for number, volume in enumerate(leaver.volumes):
+            if volume.votes and volume.disk != INCONSISTENT:
+                volume.disk = OUTDATED
+                noted.outdated[number] = True
 
     def connect_again(self, node: str, name: str) -> None:
         """End what ``disconnect`` began."""

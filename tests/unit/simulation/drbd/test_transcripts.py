@@ -118,7 +118,7 @@ class Story:
             reader.cancel()
 
 
-def told(seed: int) -> Story:
+def played(seed: int) -> Story:
     story = Story(seed)
     run(story.play())
     return story
@@ -126,7 +126,7 @@ def told(seed: int) -> Story:
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    return told(SEED_OF_THE_LOGS)
+    return played(SEED_OF_THE_LOGS)
 
 
 @pytest.mark.parametrize("form", ["status.json", "show.json", "events2"])
@@ -149,7 +149,7 @@ def isolated(log: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_survivor_sees_the_loss_in_the_recorded_order_whatever_is_drawn(seed: int) -> None:
-    assert isolated(told(seed).logs["n2"]) == isolated(recorded_log("n2"))
+    assert isolated(played(seed).logs["n2"]) == isolated(recorded_log("n2"))
 
 
 def lines_of(log: list[str], what: tuple[Any, ...]) -> list[str]:
@@ -158,7 +158,7 @@ def lines_of(log: list[str], what: tuple[Any, ...]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_each_connection_goes_through_the_recorded_states_whatever_is_drawn(seed: int) -> None:
-    story = told(seed)
+    story = played(seed)
     for node in NODES:
         for peer in NODES:
             for kind in ("change connection", "change path"):
