@@ -129,7 +129,7 @@ def test_own_role_is_given_back_unless_somebody_has_the_device_open(lab: DrbdLab
         ([replica(peer(2, "h", "Connecting", "Unknown"), quorum=False)], "majority", "has no quorum here"),
         ([replica(peer(2, "h", "Connecting", "Unknown"))], "off", "is used without quorum"),
         ([replica(peer(2, "h", "Connecting", "Unknown"))], "1", "is used with quorum 1"),
-        ([replica(peer(2, "h", "Connecting", "Unknown"))], 2, "is used with quorum 2"),
+        ([replica(peer(2, "h", "Connecting", "Unknown"))], 2, "not understood"),
         ([replica(**{"disk-state": "Outdated"})], "majority", "is not up to date here"),
         ([{**replica(), "devices": []}], "majority", "is not usable here"),
         ([{**replica(), "force-io-failures": True}], "majority", "is not usable here"),

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -24,83 +24,51 @@ from outlive.drivers.commands import run
 from outlive.drivers.storage.ceph import last_line
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.node.ports import CutReport, DiskLock
+from outlive.storage.drbd import (
+    CONNECTED,
+    BadDocument,
+    ConnectionState,
+    DrbdResource,
+    ResourceState,
+    explain_writer,
+    read_show,
+    read_status,
+)
 
 SCHEME: Final = "drbd:"
 SCOPE: Final = f"disk:{SCHEME}"
 NO_SUCH_RESOURCE: Final = 10
 """Exit code of ``drbdsetup``."""
-QUORUMS: Final = ("majority", "all")
-"""Settings by which at most one side of a divided resource has quorum; by a number two sides may have it."""
 NO_DATA: Final = frozenset({"Diskless", "Failed", "Detaching", "Inconsistent"})
 """States of a disk from which nothing is read."""
 NOTES_FILE: Final = "drbd-cuts.json"
+T = TypeVar("T")
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class PeerEndpoint(msgspec.Struct, frozen=True):
     """One end of a path."""
 
     address: str = ""
 
 
-class ConnectionPath(msgspec.Struct, frozen=True):
+class PeerPath(msgspec.Struct, frozen=True):
     """How a peer is reached."""
 
-    remote_host: Endpoint = Endpoint()
+    remote_host: PeerEndpoint = PeerEndpoint()
 
 
-class Device(msgspec.Struct, frozen=True):
-    """One volume of a resource, on this host."""
-
-    quorum: bool = False
-    disk_state: str = msgspec.field(name="disk-state", default="")
-
-
-class Connection(msgspec.Struct, frozen=True):
-    """A peer."""
+class PeerAddress(msgspec.Struct, frozen=True):
+    """Where a peer is; the name of a peer that is not known is empty."""
 
     name: str = ""
-    peer_node_id: int = msgspec.field(name="peer-node-id", default=-1)
-    connection_state: str = msgspec.field(name="connection-state", default="")
-    peer_role: str = msgspec.field(name="peer-role", default="")
-    paths: tuple[ConnectionPath, ...] = ()
-
-    @property
-    def address(self) -> str:
-        """Where the peer is; empty where that is not printed."""
-        return next((path.remote_host.address for path in self.paths if path.remote_host.address), "")
+    paths: tuple[PeerPath, ...] = ()
 
 
-class Replica(msgspec.Struct, frozen=True):
-    """A resource, as this host sees it."""
+class AddressedReplica(msgspec.Struct, frozen=True):
+    """A resource with the addresses of its peers, which decide nothing."""
 
     name: str = ""
-    role: str = ""
-    force_io_failures: bool = msgspec.field(name="force-io-failures", default=False)
-    devices: tuple[Device | None, ...] | None = ()
-    connections: tuple[Connection | None, ...] | None = ()
-
-    @property
-    def volumes(self) -> list[Device]:
-        """Its devices; one of which nothing is printed has no quorum."""
-        return [one or Device() for one in self.devices or ()]
-
-    @property
-    def peers(self) -> list[Connection]:
-        """Its connections."""
-        return [one or Connection() for one in self.connections or ()]
-
-
-class Options(msgspec.Struct, frozen=True):
-    """Of a resource."""
-
-    quorum: str | int = "off"
-
-
-class Configured(msgspec.Struct, frozen=True):
-    """A resource, as it is configured."""
-
-    resource: str = ""
-    options: Options = Options()
+    connections: tuple[PeerAddress | None, ...] | None = ()
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,22 +76,6 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     resources: tuple[str, ...]
-
-
-def doubt(replica: Replica, quorum: str | int) -> str:
-    """Why somebody else may write it, as far as this replica knows; empty: nobody does."""
-    name = replica.name
-    if quorum not in QUORUMS:
-        kind = "without quorum" if quorum == "off" else f"with quorum {quorum}, which two sides may have at once"
-        return f"{name} is used {kind}, so that a replica that is cut off writes on: set quorum majority"
-    if not replica.volumes or replica.force_io_failures:
-        return f"{name} is not usable here"
-    if not all(device.quorum for device in replica.volumes):
-        return f"{name} has no quorum here"
-    if not all(device.disk_state == "UpToDate" for device in replica.volumes):
-        return f"the data of {name} is not up to date here"
-    primary = next((one.name for one in replica.peers if one.peer_role == "Primary"), "")
-    return f"{name} is in use on {primary}" if primary else ""
 
 
 class Drbd:
@@ -145,24 +97,24 @@ class Drbd:
     async def check_reach(self, place: str) -> str | None:
         """Whether its replica here serves writes: without quorum, or without data and peers, DRBD lets them wait, or
         fail."""
-        replica = await self._replica(place.removeprefix(SCHEME))
-        connected = any(one.connection_state == "Connected" for one in replica.peers)
-        if replica.role == "Primary" and any(not one.quorum for one in replica.volumes):
+        replica = await self._state(place.removeprefix(SCHEME))
+        connected = any(one.connection_state == CONNECTED for one in replica.connections)
+        if replica.is_primary and not replica.has_quorum:
             return f"{place} has no quorum here"
-        if not connected and any(one.disk_state in NO_DATA for one in replica.volumes):
+        if not connected and any(one.disk_state in NO_DATA for one in replica.devices):
             return f"{place} has neither data nor a peer here"
-        return "" if all(one.quorum for one in replica.volumes) else None
+        return "" if replica.has_quorum else None
 
     async def locks(self, volume: str) -> tuple[DiskLock, ...]:
         """Who is its primary. ``Unavailable`` where this replica cannot know that."""
         name = volume.removeprefix(SCHEME)
-        replica, quorum = await self._replica(name), await self._quorum(name)
-        if replica.role == "Primary":
+        printed = await self._printed("status", name)
+        replica = _state_of(name, printed)
+        if replica.is_primary:
             return (DiskLock(volume=volume, id="primary", locker="this host", address=self._own),)
-        for peer in replica.peers:
-            if peer.peer_role == "Primary":
-                return (DiskLock(volume=volume, id="primary", locker=peer.name, address=peer.address),)
-        if why := doubt(replica, quorum):
+        if peer := replica.primary_peer:
+            return (DiskLock(volume=volume, id="primary", locker=peer, address=_address_of(name, peer, printed)),)
+        if why := explain_writer(await self._resource(name, replica)):
             raise Unavailable(f"who writes {volume} is not known: {why}", remedy=f"see drbdadm status {name}")
         return ()
 
@@ -195,7 +147,7 @@ class Drbd:
             await self._write_notes(notes)
             for name, peer in found.items():
                 if peer.connection_state != "StandAlone":
-                    await self._order("disconnect", name, str(peer.peer_node_id))
+                    await self._order("disconnect", name, peer)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """Volumes that this replica is disconnected from the host for, and that nobody writes."""
@@ -208,7 +160,7 @@ class Drbd:
         for name in note.resources:
             peer = await self._peer(name, host)
             gone = peer is not None and peer.connection_state == "StandAlone"
-            if gone and not doubt(await self._replica(name), await self._quorum(name)):
+            if gone and not explain_writer(await self._resource(name, await self._state(name))):
                 there.append(name)
         if not there:
             return CutReport()
@@ -222,7 +174,7 @@ class Drbd:
         mine = tuple(one for one in scope if one.startswith(SCOPE))
         for one in mine:
             name = one.removeprefix(SCOPE)
-            if why := doubt(await self._replica(name), await self._quorum(name)):
+            if why := explain_writer(await self._resource(name, await self._state(name))):
                 raise Unavailable(why, remedy=f"see drbdadm status {name}")
         return mine
 
@@ -236,7 +188,7 @@ class Drbd:
             for name in note.resources:
                 peer = await self._peer(name, host)
                 if peer is not None and peer.connection_state == "StandAlone":
-                    await self._order("connect", name, str(peer.peer_node_id))
+                    await self._order("connect", name, peer)
             del notes[host]
             await self._write_notes(notes)
 
@@ -244,22 +196,24 @@ class Drbd:
         """From which this host was disconnected; a note goes with the last of its connections."""
         return {host: note.epoch for host, note in (await self._read_notes()).items()}
 
-    async def _peer(self, name: str, host: str) -> Connection | None:
+    async def _peer(self, name: str, host: str) -> ConnectionState | None:
+        """The connection to that host; ``None`` where there is none, or no resource."""
         try:
-            replica = await self._replica(name)
+            replica = await self._state(name)
         except NotFound:
             return None
-        return next((one for one in replica.peers if one.name.partition(".")[0] == host.partition(".")[0]), None)
+        return next((one for one in replica.connections if one.name.partition(".")[0] == host.partition(".")[0]), None)
 
-    async def _replica(self, name: str) -> Replica:
-        found = await self._printed("status", name, list[Replica | None] | None)
-        return next((one for one in reversed(found or []) if one is not None and one.name == name), Replica(name=name))
+    async def _state(self, name: str) -> ResourceState:
+        return _state_of(name, await self._printed("status", name))
 
-    async def _quorum(self, name: str) -> str | int:
-        found = await self._printed("show", name, list[Configured | None] | None)
-        return next((one.options.quorum for one in reversed(found or []) if one and one.resource == name), "off")
+    async def _resource(self, name: str, state: ResourceState) -> DrbdResource:
+        """The state with the quorum option, which must be known to say who may write."""
+        configs = _understand("show", name, read_show, await self._printed("show", name))
+        quorum = next((one.quorum for one in reversed(configs) if one.resource == name), "")
+        return DrbdResource(**msgspec.structs.asdict(state), quorum=quorum, present=True)
 
-    async def _printed(self, verb: str, name: str, shape: Any) -> Any:
+    async def _printed(self, verb: str, name: str) -> str:
         ended = await run([self._program, verb, name, "--json"], limit_s=self._limit_s)
         if ended.killed:
             raise Unavailable(f"drbdsetup {verb} {name} did not end within {self._limit_s:g} s", remedy="see dmesg")
@@ -267,12 +221,12 @@ class Drbd:
             raise NotFound(f"this host has no replica of {SCHEME}{name}", remedy="see drbdadm status")
         if ended.code != 0:
             raise Unavailable(f"drbdsetup {verb} {name}: {last_line(ended.err)}", remedy="is DRBD 9 loaded here?")
-        try:
-            return msgspec.json.decode(ended.out, type=shape)
-        except msgspec.DecodeError as error:
-            raise Unavailable(f"drbdsetup {verb} {name} printed what is not understood: {error}") from None
+        return ended.out
 
-    async def _order(self, *words: str) -> None:
+    async def _order(self, verb: str, name: str, peer: ConnectionState) -> None:
+        if peer.peer_node_id is None:
+            raise Unavailable(f"drbdsetup status {name} gives {peer.name} no node id", remedy="see drbdadm status")
+        words = (verb, name, str(peer.peer_node_id))
         ended = await run([self._program, *words], limit_s=self._limit_s)
         if ended.code != 0:
             why = f"no end within {self._limit_s:g} s" if ended.killed else last_line(ended.err)
@@ -300,3 +254,28 @@ class Drbd:
             await asyncio.to_thread(write)
         except OSError as error:
             raise Unavailable(f"{self._notes} cannot be written: {error.strerror}") from None
+
+
+def _understand(verb: str, name: str, read: Callable[[str], T], text: str) -> T:
+    """What a command printed; ``Unavailable``: nothing is decided on what is not understood."""
+    try:
+        return read(text)
+    except BadDocument as error:
+        raise Unavailable(f"drbdsetup {verb} {name}: {error.message}", remedy=error.remedy) from None
+
+
+def _state_of(name: str, text: str) -> ResourceState:
+    """The last entry of that name, as the storage agent takes them; an empty one, which proves nothing."""
+    found = _understand("status", name, read_status, text)
+    return next((one for one in reversed(found) if one.name == name), ResourceState(name=name))
+
+
+def _address_of(name: str, peer: str, text: str) -> str:
+    """Where the peer is; empty where that is not printed, or not understood."""
+    try:
+        found = msgspec.json.decode(text, type=list[AddressedReplica | None] | None) or []
+    except msgspec.DecodeError:
+        return ""
+    replica = next((one for one in reversed(found) if one is not None and one.name == name), AddressedReplica())
+    peers = [one for one in replica.connections or () if one is not None and one.name == peer]
+    return next((path.remote_host.address for one in peers for path in one.paths if path.remote_host.address), "")
