@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from outlive.base.logging import gathered_defects
-from outlive.simulation.scenario import read_scenario
+from outlive.simulation.kubernetes.parts import storage_story
+from outlive.simulation.kubernetes.spec import is_storage_cluster
+from outlive.simulation.kubernetes.stories import StorageEnded, read_storage_scenario
+from outlive.simulation.scenario import CLUSTER, read_scenario, read_value
 from outlive.simulation.story import Ended, Story
 from tests.support.loops import run
 
@@ -15,9 +18,16 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("*/README"))
 
 
-def played(folder: Path) -> Ended:
-    scenario = read_scenario(folder)
+def played(folder: Path) -> Ended | StorageEnded:
     replay = f"outlive simulate tests/scenarios/{folder.name}"
+    if is_storage_cluster(read_value(folder / CLUSTER)):
+        about_storage = read_storage_scenario(folder)
+
+        async def play_storage() -> StorageEnded:
+            return await storage_story(about_storage, seed=about_storage.spec.seed, replay=replay).play()
+
+        return run(play_storage())
+    scenario = read_scenario(folder)
 
     async def play() -> Ended:
         return await Story(scenario, seed=scenario.spec.seed, replay=replay).play()
@@ -33,8 +43,9 @@ def test_story_ends_as_told(folder: Path) -> None:
     assert defects == [], "a program came upon an error that it did not foresee"
 
 
-def test_story_is_the_same_each_time() -> None:
-    folder = HERE / "rack-loses-power"
+@pytest.mark.parametrize("name", ["rack-loses-power", "drbd-rack-loses-power"])
+def test_story_is_the_same_each_time(name: str) -> None:
+    folder = HERE / name
     assert played(folder).trace_hash == played(folder).trace_hash
 
 

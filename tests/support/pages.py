@@ -32,7 +32,9 @@ from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode, Severity
 from outlive.resources.schema import Schema, kind_schema
 from outlive.runtime.config import reference_page
+from outlive.simulation.kubernetes.verbs import STORAGE_VERBS
 from outlive.simulation.verbs import VERBS
+from outlive.simulation.verbs.table import Verb
 from outlive.storage.flags import FLAGS, FlagSection
 from tests.support.metrics_page import metrics_text
 
@@ -93,10 +95,10 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def verbs_text() -> str:
-    """All verbs of timelines with their fields, as Markdown."""
+def verbs_text(verbs: Mapping[str, Verb] = VERBS) -> str:
+    """All verbs of timelines of a kind of world with their fields, as Markdown."""
     lines = ["", "| verb | fields | what happens |", "|---|---|---|"]
-    for word, verb in sorted(VERBS.items()):
+    for word, verb in sorted(verbs.items()):
         if verb.act.__module__.startswith("outlive."):
             about = " ".join((inspect.getdoc(verb.act) or "").split())
             lines.append(
@@ -340,6 +342,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "drivers.md": ports_text,
     "resources.md": kinds_text,
     "../operating/simulating.md": verbs_text,
+    "../operating/simulating-storage.md": lambda: verbs_text(STORAGE_VERBS),
     "../design/commands.md": tree_text,
     "faults.md": faults_text,
     "metrics.md": metrics_text,

@@ -26,6 +26,7 @@ from outlive.drivers.files import read_input
 
 if TYPE_CHECKING:
     from outlive.resources import Resource
+    from outlive.simulation.kubernetes.stories import StorageEnded
     from outlive.simulation.scenario import Scenario
     from outlive.simulation.story import Ended
 
@@ -90,22 +91,64 @@ def _folder(
     everything: bool,
     write_expect: bool,
 ) -> ExitCode | None:
-    from outlive.simulation.scenario import EXPECT, read_scenario
+    from outlive.simulation.kubernetes.spec import is_storage_cluster
+    from outlive.simulation.scenario import CLUSTER, EXPECT, read_scenario, read_value
     from outlive.simulation.story import proposal
 
+    if folder.is_dir() and is_storage_cluster(read_value(folder / CLUSTER)):
+        return _storage(output, folder, seed, why, everything=everything, write_expect=write_expect)
     scenario = read_scenario(folder, expected=not write_expect)
     if why and why not in scenario.names:
         raise _unknown(why)
     chosen = scenario.spec.seed if seed is None else seed
-    again = f" --seed {seed}" if seed is not None else ""
-    replay = f"outlive simulate {shlex.quote(str(folder))}{again}"
-    ended = _play(scenario, chosen, replay, why=why, everything=everything)
+    ended = _play(scenario, chosen, _replay(folder, seed), why=why, everything=everything)
     if write_expect:
-        place = folder / PROPOSED
-        place.write_text(proposal(ended))
-        if output.form in (Form.TABLE, Form.WIDE):
-            output.text(f"{place} is what came out; read it, correct it, and rename it to {EXPECT}")
+        _propose(output, folder, proposal(ended), EXPECT)
     return _answer(output, scenario.line, ended, (), everything=everything)
+
+
+def _storage(
+    output: Output, folder: Path, seed: int | None, why: str, *, everything: bool, write_expect: bool
+) -> ExitCode | None:
+    """A story about storage: nodes and pods instead of hosts and VMs."""
+    from outlive.runtime.virtual import run_virtual
+    from outlive.simulation.kubernetes.parts import storage_story
+    from outlive.simulation.kubernetes.stories import read_storage_scenario, storage_proposal
+    from outlive.simulation.scenario import EXPECT
+    from outlive.simulation.story import rarely_collecting
+
+    if why:
+        raise Usage("--why is for VMs and hosts", remedy="use --all, which shows each event")
+    scenario = read_storage_scenario(folder, expected=not write_expect)
+    chosen = scenario.spec.seed if seed is None else seed
+
+    with progress("virtual seconds", int(scenario.until_s)) as bar, rarely_collecting() as collect:
+
+        def tick(second: int) -> None:
+            bar.at(second)
+            collect(second)
+
+        async def play() -> StorageEnded:
+            return await storage_story(
+                scenario, seed=chosen, replay=_replay(folder, seed), tick=tick, everything=everything
+            ).play()
+
+        ended = run_virtual(play())
+    if write_expect:
+        _propose(output, folder, storage_proposal(ended), EXPECT)
+    return _answer(output, scenario.line, ended, (), everything=everything)
+
+
+def _replay(folder: Path, seed: int | None) -> str:
+    again = f" --seed {seed}" if seed is not None else ""
+    return f"outlive simulate {shlex.quote(str(folder))}{again}"
+
+
+def _propose(output: Output, folder: Path, text: str, name: str) -> None:
+    place = folder / PROPOSED
+    place.write_text(text)
+    if output.form in (Form.TABLE, Form.WIDE):
+        output.text(f"{place} is what came out; read it, correct it, and rename it to {name}")
 
 
 def _inventory(
@@ -186,16 +229,20 @@ def _play(
         return run_virtual(played())
 
 
-def _answer(output: Output, line: str, ended: Ended, notes: tuple[str, ...], *, everything: bool) -> ExitCode | None:
+def _answer(
+    output: Output, line: str, ended: Ended | StorageEnded, notes: tuple[str, ...], *, everything: bool
+) -> ExitCode | None:
     from outlive.simulation.history import lines_of
+
+    chain = getattr(ended, "why", None)
 
     def shown() -> list[Any]:
         lines: list[Any] = [line, *(f"assumed: {note}" for note in notes), ""]
         lines += [*lines_of(ended.events, everything=everything), "", *ended.summary.lines()]
         # What was violated stands in the summary already.
         lines += [f"NOT AS EXPECTED  {one}" for one in ended.failed if not one.startswith("violated: ")]
-        return lines + (["", *why_lines(ended.why, wide=output.wide)] if ended.why is not None else [])
+        return lines + (["", *why_lines(chain, wide=output.wide)] if chain is not None else [])
 
     document = {**ended.summary.document(ended.failed), "assumed": list(notes)}
-    output.show({**document, "why": ended.why} if ended.why is not None else document, shown)
+    output.show({**document, "why": chain} if chain is not None else document, shown)
     return ExitCode.NO if ended.failed or ended.summary.violations else None

@@ -16,6 +16,7 @@ from outlive.base.duration import parse_duration
 from outlive.resources.documents import Problems
 from outlive.runtime.units import Duration
 from outlive.simulation.history import HistoryEvent
+from outlive.simulation.judges.truth import Violation
 from outlive.simulation.spec import FromFile, Number, read_as
 from outlive.simulation.states import States, check_facts
 from outlive.simulation.summary import Summary
@@ -68,6 +69,16 @@ class WantedEvents(FromFile, frozen=True, kw_only=True):
     must: tuple[WantedEvent, ...] = ()
     must_not: tuple[WantedEvent, ...] = ()
 
+    def unmet(self, history: Sequence[HistoryEvent], later_s: float = 0.0) -> list[str]:
+        """What is missing in the history or should not be in it."""
+        must = [one for one in self.must if not any(one.fits(event, later_s) for event in history)]
+        found = [f"it never happened: {one}" for one in must]
+        for wanted in self.must_not:
+            first = next((event for event in history if wanted.fits(event)), None)
+            if first is not None:
+                found.append(f"it must not happen, and did at {first.at_s:.1f} s: {wanted} ({first.text})")
+        return found
+
 
 class Expectations(FromFile, frozen=True, kw_only=True):
     """One ``expect.yaml``."""
@@ -90,34 +101,21 @@ class Expectations(FromFile, frozen=True, kw_only=True):
 
         ``later_s``: so much later than it says everything may come.
         """
-        must = [one for one in self.events.must if not any(one.fits(event, later_s) for event in history)]
-        found = [f"it never happened: {one}" for one in must]
-        for wanted in self.events.must_not:
-            first = next((event for event in history if wanted.fits(event)), None)
-            if first is not None:
-                found.append(f"it must not happen, and did at {first.at_s:.1f} s: {wanted} ({first.text})")
+        found = self.events.unmet(history, later_s)
         for limit, share in self.recovered_within.items():
             limit_s = parse_duration(limit) + later_s
-            if missed := _missed(share, sum(took <= limit_s for took in summary.took_s), summary.lost):
+            if missed := missing_share(share, sum(took <= limit_s for took in summary.took_s), summary.lost):
                 found.append(f"recovered within {limit}: {missed}")
         if self.recovered is not None and summary.recovered != self.recovered:
             found.append(f"{summary.recovered} VMs were recovered, not {self.recovered}")
         if self.lost is not None and summary.lost != self.lost:
             found.append(f"{summary.lost} VMs were lost, not {self.lost}")
         if self.in_promised_slot is not None:
-            missed = _missed(self.in_promised_slot, summary.in_promised_slot, summary.recovered)
+            missed = missing_share(self.in_promised_slot, summary.in_promised_slot, summary.recovered)
             found += [f"recovered into a promised slot: {missed}"] if missed else []
         if self.held is not None:
             found += _judge_held({} if self.held == "none" else self.held, summary)
-        broken = () if self.violations == "none" else self.violations
-        happened = {violation.invariant for violation in summary.violations}
-        found += [f"{name} was to be violated and was not" for name in broken if name not in happened]
-        found += [
-            f"violated: {one.invariant} at {one.at_s:.1f} s, {one.subject}: {one.text}"
-            for one in summary.violations
-            if one.invariant not in broken
-        ]
-        return found
+        return found + judge_violations(self.violations, summary.violations)
 
 
 def read_expectations(value: Any, place: str, problems: Problems) -> Expectations:
@@ -130,8 +128,20 @@ def read_expectations(value: Any, place: str, problems: Problems) -> Expectation
     return expect
 
 
-def _missed(share: int | str, found: int, total: int) -> str:
-    """Why ``found`` of ``total`` does not reach the share; empty if it does."""
+def judge_violations(wanted: Literal["none"] | tuple[str, ...], violations: Sequence[Violation]) -> list[str]:
+    """Invariants that were to be violated and were not, and violations that nobody wanted."""
+    broken = () if wanted == "none" else wanted
+    happened = {violation.invariant for violation in violations}
+    found = [f"{name} was to be violated and was not" for name in broken if name not in happened]
+    return found + [
+        f"violated: {one.invariant} at {one.at_s:.1f} s, {one.subject}: {one.text}"
+        for one in violations
+        if one.invariant not in broken
+    ]
+
+
+def missing_share(share: int | str, found: int, total: int) -> str:
+    """Why ``found`` of ``total`` does not reach the share, in words; empty if it does."""
     if isinstance(share, int):
         return "" if found >= share else f"{found}, fewer than {share}"
     percent = 100.0 if share == "all" else float(share.removesuffix("%"))

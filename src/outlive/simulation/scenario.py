@@ -69,12 +69,12 @@ def read_scenario(folder: Path, *, expected: bool = True) -> Scenario:
     if not folder.is_dir():
         raise NotFound("no such folder", place=str(folder), remedy="name a folder with README and cluster.yaml")
     problems = Problems()
-    line = _line(folder / README, problems)
-    spec = _spec(_value(folder / CLUSTER), str(folder / CLUSTER), problems)
-    acts = read_timeline(_value(folder / TIMELINE), str(folder / TIMELINE), problems)
+    line = read_line(folder / README, problems)
+    spec = _spec(read_value(folder / CLUSTER), str(folder / CLUSTER), problems)
+    acts = read_timeline(read_value(folder / TIMELINE), str(folder / TIMELINE), problems)
     expect = Expectations()
     if expected or (folder / EXPECT).exists():
-        expect = read_expectations(_value(folder / EXPECT), str(folder / EXPECT), problems)
+        expect = read_expectations(read_value(folder / EXPECT), str(folder / EXPECT), problems)
     _check_end(acts, expect, str(folder / EXPECT), problems)
     if spec is not None and not problems.shown:
         _check_names(spec, acts, expect, folder, problems)
@@ -104,7 +104,8 @@ def _read(path: Path) -> bytes:
     return raw
 
 
-def _line(path: Path, problems: Problems) -> str:
+def read_line(path: Path, problems: Problems) -> str:
+    """The story in one line."""
     line = _read(path).decode("utf-8", "replace").strip()
     if not line or "\n" in line or len(line) > LINE_CHARACTERS or not line.isprintable():
         remedy = f"write the story in one line of at most {LINE_CHARACTERS} characters"
@@ -112,7 +113,7 @@ def _line(path: Path, problems: Problems) -> str:
     return line
 
 
-def _value(path: Path) -> Any:
+def read_value(path: Path) -> Any:
     """The only document of a YAML file; ``None`` for an empty one."""
     documents = parse_documents(_read(path), str(path))
     if len(documents) > 1:

@@ -220,7 +220,7 @@ def differences(world: World, states: States) -> list[str]:
     for subject, name, wanted in states.each():
         facts = facts_of(world, subject, name)
         found += [
-            f"{f'{subject} {name}'.strip()}: {fact} is {_shown(facts.get(fact))}, not {_shown(value)}"
+            f"{f'{subject} {name}'.strip()}: {fact} is {show_value(facts.get(fact))}, not {show_value(value)}"
             for fact, value in wanted.items()
             if not matches(value, facts.get(fact))
         ]
@@ -245,7 +245,8 @@ def matches(wanted: Any, found: Any) -> bool:
     return bool(wanted == found) and isinstance(wanted, bool) == isinstance(found, bool)
 
 
-def _shown(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """As complaints say it."""
     if isinstance(value, tuple | list) and value:
         return f"[{', '.join(map(str, value))}]"
     if isinstance(value, bool):

@@ -12,6 +12,7 @@ A host may be named by what it does at that moment: ``fencer-of:HOST`` is who ca
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +22,7 @@ from outlive.runtime.units import Duration
 from outlive.simulation.spec import FromFile, read_as
 from outlive.simulation.states import States, check_facts
 from outlive.simulation.verbs import VERBS
-from outlive.simulation.verbs.table import WHERE
+from outlive.simulation.verbs.table import WHERE, Verb
 
 FENCER_OF, HOST_OF, LEADER = "fencer-of:", "host-of:", "leader"
 """Names by what somebody does."""
@@ -66,26 +67,26 @@ class _Times(FromFile, frozen=True, kw_only=True):
     within: Duration | None = None
 
 
-def read_timeline(value: Any, place: str, problems: Problems) -> tuple[Act, ...]:
-    """The acts of a timeline, in its order; what is wrong goes to ``problems``."""
+def read_timeline(value: Any, place: str, problems: Problems, verbs: Mapping[str, Verb] = VERBS) -> tuple[Act, ...]:
+    """The acts of a timeline, in its order, by the verbs of its kind of world; what is wrong goes to ``problems``."""
     remedy = "write entries such as - {at: 12s, power-off: {hosts: [kvm-1]}}"
     entries = read_as(value or [], list[dict[str, Any]], place, problems, remedy) or []
-    found = (_act(entry, f"{place}: entry {number}", problems) for number, entry in enumerate(entries, 1))
+    found = (_act(entry, f"{place}: entry {number}", problems, verbs) for number, entry in enumerate(entries, 1))
     return tuple(act for act in found if act is not None)
 
 
-def _act(entry: dict[str, Any], place: str, problems: Problems) -> Act | None:
+def _act(entry: dict[str, Any], place: str, problems: Problems, known: Mapping[str, Verb]) -> Act | None:
     verbs = [key for key in entry if key not in _Times.__struct_fields__]
     if len(verbs) != 1:
         said = ", ".join(verbs) or "none"
-        problems.add(place, f"an entry has one verb, and this has {said}", f"verbs are {', '.join(VERBS)}")
+        problems.add(place, f"an entry has one verb, and this has {said}", f"verbs are {', '.join(known)}")
         return None
     verb = verbs[0]
-    if verb not in VERBS:
-        near = difflib.get_close_matches(verb, list(VERBS), n=1)
-        problems.add(place, f"{verb!r} is no verb", f"do you mean {near[0]}?" if near else f"verbs: {', '.join(VERBS)}")
+    if verb not in known:
+        near = difflib.get_close_matches(verb, list(known), n=1)
+        problems.add(place, f"{verb!r} is no verb", f"do you mean {near[0]}?" if near else f"verbs: {', '.join(known)}")
         return None
-    arguments = _arguments(verb, entry[verb] or {}, f"{place}: {verb}", problems)
+    arguments = _arguments(known[verb], entry[verb] or {}, f"{place}: {verb}", problems)
     written = {key: value for key, value in entry.items() if key != verb}
     times = read_as(written, _Times, place, problems, "write at: 12s, or when: with what must be seen first")
     if times is None:
@@ -102,9 +103,8 @@ def _act(entry: dict[str, Any], place: str, problems: Problems) -> Act | None:
     return Act(verb=verb, arguments=arguments, at_s=times.after or 0.0, when=times.when, within_s=within_s, place=place)
 
 
-def _arguments(verb: str, given: Any, place: str, problems: Problems) -> dict[str, Any]:
+def _arguments(known: Verb, given: Any, place: str, problems: Problems) -> dict[str, Any]:
     """As the world takes them: seconds for durations, tuples for lists."""
-    known = VERBS[verb]
     fields = msgspec.structs.fields(known.arguments)
     read = read_as(given, known.arguments, place, problems, known.usage)
     if read is None:

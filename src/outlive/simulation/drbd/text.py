@@ -21,6 +21,8 @@ DUMP_END: Final = "exists -"
 KINDS: Final = ("resource", "connection", "device", "peer-device", "path")
 """In the order in which changes of one moment are printed."""
 
+_ENCODER: Final = msgspec.json.Encoder()
+
 
 class DrbdObject(msgspec.Struct, frozen=True):
     """One object of events2."""
@@ -126,7 +128,7 @@ def _connection(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPe
 
 
 def _members(members: Mapping[str, object], indent: int, *, more: bool = False) -> str:
-    lines = [f"{' ' * indent}{json.dumps(key)}: {json.dumps(value)}" for key, value in members.items()]
+    lines = [f'{" " * indent}"{key}": {_ENCODER.encode(value).decode()}' for key, value in members.items()]
     return ",\n".join(lines) + (",\n" if more else "\n")
 
 
@@ -147,7 +149,7 @@ def _path(resource: ReplicatedResource, replica: DrbdReplica, peer: DrbdPeer) ->
 def show_text(found: Iterable[tuple[ReplicatedResource, DrbdReplica]], times: DrbdTimes) -> str:
     """``show --json`` of these replicas: of the options those that differ from the kernel's defaults."""
     shown = [_show(resource, replica, times) for resource, replica in found]
-    return json.dumps(shown, indent=4) + "\n" if shown else NOTHING_SHOWN
+    return msgspec.json.format(_ENCODER.encode(shown), indent=4).decode() + "\n" if shown else NOTHING_SHOWN
 
 
 def _show(resource: ReplicatedResource, replica: DrbdReplica, times: DrbdTimes) -> dict[str, Any]:

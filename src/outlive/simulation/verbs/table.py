@@ -19,9 +19,6 @@ from msgspec import Meta
 from outlive.runtime.units import Duration
 from outlive.runtime.virtual import outside_parts
 
-if typing.TYPE_CHECKING:
-    from outlive.simulation.world import World
-
 Act = Callable[..., Awaitable[None] | None]
 F = TypeVar("F", bound=Act)
 Name = Annotated[str, Meta(min_length=1)]
@@ -55,7 +52,7 @@ class Verb(NamedTuple):
             said.append(f"{field.encode_name} ({', '.join(words)})" if words else field.encode_name)
         return f"arguments of {self.arguments.__name__}: {', '.join(said) or 'none'}"
 
-    async def carry_out(self, world: World, given: Mapping[str, Any], hosts: tuple[str, ...]) -> None:
+    async def carry_out(self, world: Any, given: Mapping[str, Any], hosts: tuple[str, ...]) -> None:
         """Do it to the world, or to each of these hosts, with arguments as a timeline names them."""
         wires = {field.encode_name: field.name for field in msgspec.structs.fields(self.arguments)}
         arguments = {wires[name]: value for name, value in given.items() if not (self.each_host and name in WHERE)}
@@ -65,11 +62,13 @@ class Verb(NamedTuple):
                 await done
 
 
-def verb(word: str, sentence: str) -> Callable[[F], F]:
-    """Enter a verb into the table."""
+def verb(word: str, sentence: str, table: dict[str, Verb] = VERBS) -> Callable[[F], F]:
+    """Enter a verb into the table; each kind of world has its own."""
 
     def enter(act: F) -> F:
-        hints = typing.get_type_hints(act, localns={"World": Any, "SimHost": Any}, include_extras=True)
+        hints = typing.get_type_hints(
+            act, localns={"World": Any, "SimHost": Any, "StorageWorld": Any}, include_extras=True
+        )
         parameters = list(inspect.signature(act).parameters.values())[1:]
         each_host = "SimHost" in [one.annotation for one in parameters]
         fields: list[Any] = [(name, kind, None) for name, kind in _HOSTS.items() if each_host]
@@ -77,7 +76,7 @@ def verb(word: str, sentence: str) -> Callable[[F], F]:
             required = one.default is one.empty
             fields.append((one.name, hints[one.name]) if required else (one.name, hints[one.name], one.default))
         arguments = msgspec.defstruct(word, fields, forbid_unknown_fields=True, kw_only=True, rename=_wire)
-        VERBS[word] = Verb(act, sentence, arguments, each_host)
+        table[word] = Verb(act, sentence, arguments, each_host)
         return act
 
     return enter
