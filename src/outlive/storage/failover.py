@@ -97,12 +97,17 @@ class _FailoverRun:
         self.braked = False
         before = view.given.memory if isinstance(view.given.memory, dict) else {}
         self.before: dict[str, Any] = before.get("firstSeen") or {}
+        self.undone: dict[str, Any] = before.get("undone") or {}
+        """Of losses that another survivor acts on first: since when the same was left undone."""
+        self.still_undone: dict[str, Any] = {}
         self.timers: dict[str, Any] = {} if view.is_hardened else dict(self.before)
         """In ``hardened`` every timer is cleared that this run does not keep."""
 
     def result(self) -> TickResult:
+        found = {"firstSeen": self.timers, "undone": self.still_undone}
+        memory = {name: value for name, value in found.items() if value}
         return TickResult(
-            memory={"firstSeen": self.timers} if self.timers else None,
+            memory=memory or None,
             plans=tuple(self.plans),
             pending=tuple(self.pending),
             skipped=tuple(self.skipped),
@@ -177,9 +182,9 @@ class _FailoverRun:
             if not self.check(loss.request, "time-over", is_over, seen, node=name):
                 self.pending.append(PendingLoss(**where))
                 continue
+            plan, skipped = self._plan(loss.request, loss.node, loss.users)
             actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
-            acts = actor == options.node_name
-            acts = acts or has_elapsed(loss.since, options.fail_over_timeout_s + own.standby_delay_s, now)
+            acts = actor == options.node_name or self._is_left_undone(plan)
             if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
                 self.waiting.append(WaitingLoss(**where, reason="standby", detail=actor))
                 continue
@@ -188,7 +193,23 @@ class _FailoverRun:
             if not self.check(loss.request, "no-mass-failover", not held, seen, node=name):
                 self.waiting.append(WaitingLoss(**where, reason="brake"))
                 continue
-            self.plans.append(self._plan(loss.request, loss.node, loss.users))
+            self.skipped += skipped
+            self.plans.append(plan)
+
+    def _is_left_undone(self, plan: Plan) -> bool:
+        """Whether the survivor that acts first has not done this for as long as a stand-by waits.
+
+        The time begins anew when there was nothing left to do, and when the node's pods are to be deleted instead of
+        evicted: the first one needs its time for that as well.
+        """
+        if plan.taint is None and not plan.removals and not plan.detachments:
+            return False
+        kind = "ready" if plan.node_ready else "not-ready"
+        before = self.undone.get(str(plan.resource), {}).get(plan.node)
+        known = isinstance(before, list) and len(before) == 2 and before[0] == kind
+        since = str(before[1]) if known else self.view.given.now
+        self.still_undone.setdefault(str(plan.resource), {})[plan.node] = [kind, since]
+        return has_elapsed(since, self.view.given.own.standby_delay_s, self.view.given.now)
 
     def _since(self, resource: str, node: str) -> str:
         """When the loss was first seen: now, if it was not seen before."""
@@ -199,7 +220,8 @@ class _FailoverRun:
         since = before.get(node, now) if isinstance(before, dict) else now
         return str(self.timers.setdefault(resource, {}).setdefault(node, since))
 
-    def _plan(self, request: ResourceObjects, node: NodeView, users: list[PodView]) -> Plan:
+    def _plan(self, request: ResourceObjects, node: NodeView, users: list[PodView]) -> tuple[Plan, list[SkippedPod]]:
+        """What is done about a loss, and the pods that are left alone."""
         name, options, hardened = node.metadata.name, self.view.options, self.view.is_hardened
         ready = self.view.counts_as_ready(node)
         grace = options.grace_period_s if ready else 0
@@ -207,7 +229,6 @@ class _FailoverRun:
         if self.view.given.own.kubevirt:
             users = self._whole_vms(users)
         skipped = [one for pod in users if (one := self._exemption(request, name, pod)) is not None]
-        self.skipped += skipped
         exempt = {(one.namespace, one.pod) for one in skipped}
         removals = [
             self._removal(request, pod)
@@ -231,7 +252,7 @@ class _FailoverRun:
             )
             for one in attachments
         ]
-        return Plan(
+        plan = Plan(
             of="failover",
             profile=self.view.profile,
             resource=request.resource.name,
@@ -248,6 +269,7 @@ class _FailoverRun:
             # what goes on running must keep its volume: Kubernetes would give it to another pod as well
             detachments=() if hardened and exempt else tuple(detachments),
         )
+        return plan, skipped
 
     def _whole_vms(self, users: list[PodView]) -> list[PodView]:
         """The users with all that goes with them: launchers of hot-plugged disks, and the other end of a migration

@@ -130,7 +130,6 @@ def test_the_side_with_quorum_takes_over() -> None:
     play(lambda: world_of(SHAPES["three replicas"]), story)
 
 
-@pytest.mark.xfail(strict=True, reason="survivors that stand by force-delete as well once the node is not ready")
 def test_calls_of_three_survivors_are_at_most_a_third_more_than_those_of_one() -> None:
     nodes = ("node-1", "node-2", "node-3", "node-4")
     workload = WorkloadSpec(name="db", replicas=50, parallel=True, disks=nodes)
@@ -150,6 +149,7 @@ def test_calls_of_three_survivors_are_at_most_a_third_more_than_those_of_one() -
             counts.append(sum((after - before).values()))
 
         play(lambda: storage_world(spec, seed=1), story)
+    print("calls of one survivor and of three:", counts)
     assert counts[1] <= 1.3 * counts[0], counts
 
 
