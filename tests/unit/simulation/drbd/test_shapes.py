@@ -239,6 +239,41 @@ def test_tie_breaker_keeps_quorum_on_one_side() -> None:
     play(story)
 
 
+def test_primary_that_lost_a_peer_acknowledges_nothing_before_all_that_it_reaches_agree() -> None:
+    """Else the other replica, which the tie-breaker still believes in, could take over without the write."""
+
+    async def story(cluster: DrbdCluster) -> None:
+        cluster.create("r0", NODES[:2], NODES[2:3])
+        opener = await cluster.open("n1", "r0")
+        isolate(cluster, "n2")
+        cluster.detect("n1", "n2")
+        write = asyncio.create_task(cluster.write(opener))
+        await asyncio.sleep(0.3)
+        assert not write.done()
+        cluster.crash("n1")
+        cluster.heal("n2", "n3")
+        with pytest.raises(WriteFailed):
+            await write
+        await asyncio.sleep(LOST_S)
+        await cluster.write(await cluster.open("n2", "r0"))
+        assert all(one.survives for one in cluster.history("r0"))
+
+    play(story)
+
+
+def test_write_waits_for_a_peer_that_is_connected_and_does_not_answer() -> None:
+    async def story(cluster: DrbdCluster) -> None:
+        cluster.create("r0", NODES[:3])
+        opener = await cluster.open("n1", "r0")
+        cluster.cut("n1", "n2")
+        write = asyncio.create_task(cluster.write(opener))
+        assert await waits(write)
+        cluster.detect("n1", "n2")
+        assert (await write).generation == 2
+
+    play(story)
+
+
 def test_two_replicas_without_a_tie_breaker_both_lose_quorum() -> None:
     async def story(cluster: DrbdCluster) -> None:
         cluster.create("r0", NODES[:2])
