@@ -284,7 +284,7 @@ class StorageAgent:
     def _report(self, given: TickInput) -> None:
         """Tell about pods that are left alone, and about losses that are held back; once for each in every tick."""
         result = self._results[FAILOVER.name]
-        standbys = {(one.resource, one.node) for one in result.waiting if one.reason == "standby"}
+        standbys = {(one.resource, one.node) for one in result.waiting if one.rule == "standby"}
         for _ in standbys - self._standbys:
             self._metrics.standby()
         self._standbys = standbys
@@ -293,7 +293,7 @@ class StorageAgent:
             return
         nodes = {one.metadata.name: one for one in given.cluster.nodes}
         for waiting in result.waiting:
-            if waiting.reason == "brake":
+            if waiting.rule == "brake":
                 self._emit(
                     NODE,
                     nodes[waiting.node],

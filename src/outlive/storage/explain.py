@@ -158,7 +158,7 @@ def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, ch
         if one.resource == resource.name
     ]
     steps += [
-        f"node {one.node}: lost since {one.since}, waits: {one.reason} {one.detail}".rstrip()
+        f"node {one.node}: lost since {one.since}, waits: {one.rule} {one.detail}".rstrip()
         for one in result.waiting
         if one.resource == resource.name
     ]

@@ -186,12 +186,12 @@ class _FailoverRun:
             actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
             acts = actor == options.node_name or self._is_left_undone(plan)
             if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
-                self.waiting.append(WaitingLoss(**where, reason="standby", detail=actor))
+                self.waiting.append(WaitingLoss(**where, rule="standby", detail=actor))
                 continue
             held = self.braked and not has_elapsed(loss.since, options.fail_over_timeout_s + own.brake_window_s, now)
             seen = "so much is lost at once that it is waited for" if self.braked else "few nodes are lost"
             if not self.check(loss.request, "no-mass-failover", not held, seen, node=name):
-                self.waiting.append(WaitingLoss(**where, reason="brake"))
+                self.waiting.append(WaitingLoss(**where, rule="brake"))
                 continue
             self.skipped += skipped
             self.plans.append(plan)

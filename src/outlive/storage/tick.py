@@ -169,7 +169,7 @@ class WaitingLoss(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     node: str
     since: str
-    reason: Literal["standby", "brake"]
+    rule: Literal["standby", "brake"]
     detail: str = ""
 
 
