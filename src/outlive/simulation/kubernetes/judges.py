@@ -2,7 +2,8 @@
 
 * **two-writers**: once a write of another opener was acknowledged, none of an earlier opener is any more; and no
   acknowledged write is missing in the surviving data.
-* **healthy-pod**: an agent evicts or deletes no pod whose writes have been completing for a while.
+* **healthy-pod**: an agent evicts or deletes no pod whose writes have been completing for longer than what the agent
+  knows may be old.
 * **detached-writer**: an agent deletes no attachment below such a pod.
 * **silence**: a pod that cannot run for long is shown: by an event about it, its volume or its node since it went
   down, or by an agent that explains it.
@@ -32,9 +33,6 @@ from outlive.simulation.kubernetes.server import ApiServer, Document, is_ready, 
 from outlive.simulation.kubernetes.spec import NAMESPACE, StorageSpec, pods_of, volumes_of
 from outlive.simulation.kubernetes.volumes import Volumes
 
-HEALTHY_S: Final = 20.0
-"""A pod whose writes have completed for so long is healthy: until then an agent may know what was before, by its poll
-(5 s), its tick (10 s) and a call on its way."""
 LOOKS_S: Final = 1.0
 """How often it is seen who is down."""
 OWN_TAINTS: Final = "drbd.linbit.com/"
@@ -61,7 +59,8 @@ class WantedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageJudge:
-    """See the module. ``processes`` are those of all nodes that have power; ``explained`` asks agents about a pod."""
+    """See the module. ``processes`` are those of all nodes that have power; ``explained`` asks agents about a pod;
+    ``lag_s`` says how old what a client knows may be."""
 
     def __init__(
         self,
@@ -72,6 +71,7 @@ class StorageJudge:
         *,
         processes: Callable[[], Iterable[PodProcess]],
         explained: Callable[[str], bool],
+        lag_s: Callable[[str], float],
         seed: int,
         replay: str,
     ) -> None:
@@ -88,6 +88,7 @@ class StorageJudge:
         self._history = history
         self._processes = processes
         self._explained = explained
+        self._lag_s = lag_s
         self._clock = LoopClock()
         self._seed = seed
         self.replay = replay
@@ -144,7 +145,7 @@ class StorageJudge:
             text = f"{client} {word} pod {key} on {node or 'no node'}"
             self._history.add("agent", key, text, also=(client, node), loud=True)
             for process in self._processes():
-                if process.uid == document["metadata"]["uid"] and self.healthy_s(process) >= HEALTHY_S:
+                if process.uid == document["metadata"]["uid"] and self.healthy_s(process) >= self._lag_s(client):
                     text = f"{client} {word} it on {node}, where its writes complete"
                     self.violate("healthy-pod", key, text, node, client, *process.resources)
         elif kind is VolumeAttachment:
@@ -153,7 +154,7 @@ class StorageJudge:
             self._history.add("agent", key, text, also=(client, node, resource), loud=True)
             for process in self._processes():
                 writes = process.node == node and resource in process.resources
-                if writes and self.healthy_s(process) >= HEALTHY_S:
+                if writes and self.healthy_s(process) >= self._lag_s(client):
                     text = f"{client} detaches {resource} from {node}, where {process.key} writes"
                     self.violate("detached-writer", process.key, text, node, client, resource)
 

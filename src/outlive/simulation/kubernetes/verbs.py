@@ -185,13 +185,13 @@ def _hang_drbdsetup(
     world: StorageWorld, nodes: Names | None = None, domain: Name | None = None, for_: Duration | None = None
 ) -> None:
     chosen = world.chosen(nodes, domain)
-    _set_hanging(chosen, hangs=True)
-    after(for_, lambda: _set_hanging(chosen, hangs=False))
+    _set_drbdsetup(chosen, hangs=True)
+    after(for_, lambda: _set_drbdsetup(chosen))
 
 
-def _set_hanging(nodes: Iterable[StorageNode], *, hangs: bool) -> None:
+def _set_drbdsetup(nodes: Iterable[StorageNode], *, hangs: bool = False, garbled: str | None = None) -> None:
     for node in nodes:
-        node.drbdsetup_hangs = hangs
+        node.set_drbdsetup(hangs=hangs, garbled=garbled)
 
 
 @verb("garble-drbdsetup", "drbdsetup prints nonsense on {who}{for}", STORAGE_VERBS)
@@ -203,13 +203,8 @@ def _garble_drbdsetup(
     for_: Duration | None = None,
 ) -> None:
     chosen = world.chosen(nodes, domain)
-    _set_output(chosen, output)
-    after(for_, lambda: _set_output(chosen, None))
-
-
-def _set_output(nodes: Iterable[StorageNode], output: str | None) -> None:
-    for node in nodes:
-        node.garbled = output
+    _set_drbdsetup(chosen, garbled=output)
+    after(for_, lambda: _set_drbdsetup(chosen))
 
 
 @verb("jump-clock", "the clock of {who} jumps: {details}", STORAGE_VERBS)

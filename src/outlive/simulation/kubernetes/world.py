@@ -65,6 +65,12 @@ AGENT_START_S: Final = 5.0
 """From a kubelet that runs to the agent of its node."""
 AGENT_RESTART_S: Final = 10.0
 """After an agent ended by itself."""
+POLL_S: Final = 8.0
+"""Between two polls of DRBD by an agent, and until it has acted on the first."""
+STALE_S: Final = 30.0
+"""So old may be what an agent acts on that cannot read DRBD (--drbd-stale-after)."""
+CALLS_IN_A_ROW: Final = 8
+"""Of one plan: a taint that others write too, a pod, an attachment."""
 QUIET: Final = FaultRates()
 
 
@@ -110,6 +116,7 @@ class StorageNode:
         self.drbdsetup_hangs = False
         self.garbled: str | None = None
         """What ``drbdsetup`` prints instead of its output."""
+        self._readable_s = float("-inf")
         self.kubelet: Kubelet | None = None
         self.kubelet_process: Process | None = None
         self.agent: RunningAgent | None = None
@@ -118,6 +125,18 @@ class StorageNode:
         self.connection: ApiConnection | None = None
         self.calls: Counter[str] = Counter()
         """Of all agents that ran here before."""
+
+    def set_drbdsetup(self, *, hangs: bool = False, garbled: str | None = None) -> None:
+        """How ``drbdsetup`` fares from now on."""
+        if self.drbdsetup_hangs or self.garbled is not None:
+            self._readable_s = self.clock.monotonic()
+        self.drbdsetup_hangs, self.garbled = hangs, garbled
+
+    @property
+    def unreadable_s(self) -> float:
+        """When ``drbdsetup`` last did not say how it is, by the node's monotonic clock."""
+        broken = self.drbdsetup_hangs or self.garbled is not None
+        return self.clock.monotonic() if broken else self._readable_s
 
 
 class StorageWorld:
@@ -146,6 +165,7 @@ class StorageWorld:
             self.history,
             processes=self.processes,
             explained=self._is_explained,
+            lag_s=self._lag_s,
             seed=seed,
             replay=replay,
         )
@@ -386,6 +406,14 @@ class StorageWorld:
                     return True
         return False
 
+    def _lag_s(self, client: str) -> float:
+        """How old what an agent knows may be when a call of it takes effect, and nothing is wrong with the agent."""
+        node = self.nodes[client.rpartition("/")[2]]
+        lag_s = POLL_S + CALLS_IN_A_ROW * 2 * self.api_latency_s
+        if node.clock.monotonic() - node.unreadable_s < POLL_S:
+            lag_s += STALE_S
+        return lag_s
+
     # Networks
 
     def cut_link(self, a: str, b: str, *, one_way: bool = False) -> None:
@@ -415,8 +443,8 @@ class StorageWorld:
             self.heal_link(a, b)
         self.api_away, self.api_latency_s, self.api_rates = False, LATENCY_S, QUIET
         for node in self.nodes.values():
-            node.api_cut = node.drbdsetup_hangs = False
-            node.garbled = None
+            node.api_cut = False
+            node.set_drbdsetup()
             self.power_on(node)
             if not node.agent_wanted:
                 self.start_agent(node)
