@@ -17,6 +17,8 @@ from outlive.base.errors import NotFound, Refused
 from outlive.base.random import Random
 from outlive.simulation.drbd import DrbdCluster, DrbdWrite, WriteFailed
 
+pytestmark = pytest.mark.slow
+
 NODES = ("n1", "n2", "n3", "n4", "n5")
 SHAPES = {
     "three replicas": (NODES[:3], ()),

@@ -22,6 +22,8 @@ from outlive.simulation.kubernetes.world import StorageWorld
 from outlive.storage.ports import DrbdTool
 from outlive.store import Store, list_all
 
+pytestmark = pytest.mark.slow
+
 NODES = ("node-1", "node-2", "node-3")
 SHAPES = {
     "three replicas": WorkloadSpec(name="db", disks=NODES),
