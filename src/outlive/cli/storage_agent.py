@@ -24,6 +24,7 @@ from outlive.base.random import system_random
 from outlive.cli.commands import DefaultGroup, command
 from outlive.cli.output import Report, table, write
 from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.storage.flags import FLAGS
 
 if TYPE_CHECKING:
     from outlive.drivers.storage.settings import StorageSettings
@@ -67,7 +68,17 @@ def _group() -> None:
     return
 
 
-@command(app, "run", raw=True)
+def _options_text() -> str:
+    """All options with their defaults, for --help."""
+    lines = []
+    for flag in FLAGS:
+        name = f"-{flag.name}=N" if flag.name == "v" else f"--{flag.name}"
+        default = "" if flag.default in ("", False) else f" [default: {flag.default}]"
+        lines += [f"  {name}", f"      {flag.doc.replace('`', '')}{default}"]
+    return "\b\nOptions of the agent:\n" + "\n".join(lines)
+
+
+@command(app, "run", raw=True, epilog=_options_text())
 async def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="--OPTION=VALUE…", help="See docs/reference/storage-agent.md.")

@@ -178,7 +178,7 @@ class PlanExecutor:
             resource=plan.resource,
             node=plan.node,
             object=call.name or (f"{call.namespace}/{call.pod}" if call.pod else call.node),
-            status=answer.status,
+            status=None if answer.status is None else int(answer.status),
             why=detail,
         )
         self._count(plan, answer)
