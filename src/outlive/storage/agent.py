@@ -23,7 +23,7 @@ from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
 from outlive.runtime.decisions import Decision, DecisionLog, Use
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.storage.cluster_cache import ClusterCache
-from outlive.storage.drbd import MAJORITY, DrbdResource
+from outlive.storage.drbd import CONNECTED, MAJORITY, DrbdResource, promotion_facts
 from outlive.storage.executor import PlanExecutor, PlanOutcome
 from outlive.storage.explain import ExplainInput, Explanation, Subject, explain_subject
 from outlive.storage.failover import FAILOVER, is_lost_to
@@ -77,7 +77,14 @@ class StorageAgent:
         self.cache = ClusterCache(flags, store, clock, random.fork("cache"))
         self.observer = DrbdObserver(flags, drbd, clock, random.fork("drbd"), metrics)
         self._executor = PlanExecutor(
-            flags, store=store, verbs=verbs, events=events, drbd=drbd, clock=clock, metrics=metrics
+            flags,
+            store=store,
+            verbs=verbs,
+            events=events,
+            drbd=drbd,
+            clock=clock,
+            metrics=metrics,
+            is_proven=self._is_proven,
         )
         self._log = DecisionLog(clock)
         self._log.listen(self._keep)
@@ -256,6 +263,20 @@ class StorageAgent:
                 error=outcome.error,
                 why=outcome.detail,
             )
+
+    def _is_proven(self, plan: Plan) -> bool:
+        """Whether the loss that a plan rests on is still one, by the newest state of DRBD. ``compat`` does not ask."""
+        snapshot = self.observer.snapshot()
+        if plan.of != "failover" or self._flags.profile == "compat" or snapshot is None:
+            return True
+        resource = next((one for one in snapshot.resources if one.name == plan.resource), None)
+        source = self._flags.options.promotion_source
+        if snapshot.age_s > self._flags.options.drbd_stale_after_s:
+            return False
+        if resource is None or not promotion_facts(resource, source).may_take_over:
+            return False
+        peers = [one for one in resource.connections if self.cache.node_of_peer(one.name) == plan.node]
+        return any(one.connection_state != CONNECTED for one in peers)
 
     def _notice_jump(self) -> None:
         """Begin all timers anew if the wall clock did not go as time did since the last tick."""

@@ -33,6 +33,7 @@ from outlive.storage.mapping import (
     VOLUMES_BY_CLAIM,
     VOLUMES_BY_RESOURCE,
     attachment_keys,
+    map_node_names,
     parse_selector,
     pod_keys,
     trim_pod,
@@ -125,6 +126,10 @@ class ClusterCache:
         """The node of that name."""
         found = self.nodes.get(name)
         return None if found is None else _view(NodeView, found)
+
+    def node_of_peer(self, name: str) -> str:
+        """The node that DRBD knows by that name."""
+        return map_node_names([name], {name: self._find(self.pods, PodView, SATELLITE_PODS, name)})[0]
 
     def gather(self, resources: Iterable[DrbdResource], own_node: str) -> KubernetesObjects:
         """All objects that concern the resources and this node."""

@@ -7,6 +7,7 @@ next tick decides anew. Calls that change something are spread over time (``--ap
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -95,7 +96,8 @@ class PlanOutcome:
 
 
 class PlanExecutor:
-    """See the module. ``dry_run``: reads are made, everything else is only reported."""
+    """See the module. ``is_proven``: whether what a plan rests on still holds, asked right before each of its calls:
+    one that had to wait may be late."""
 
     def __init__(
         self,
@@ -107,7 +109,9 @@ class PlanExecutor:
         drbd: DrbdTool,
         clock: Clock,
         metrics: AgentMetrics,
+        is_proven: Callable[[Plan], bool],
     ) -> None:
+        self._is_proven = is_proven
         self._deadline_s = flags.options.deadline_s
         self._dry_run = bool(flags.flags["dry-run"])
         self._store = store
@@ -162,6 +166,9 @@ class PlanExecutor:
                 return answer
             if call.op != "exec":
                 await self._rate.wait()
+            if not self._is_proven(plan):
+                _log.warning("storage.call_not_made", op=call.op, resource=plan.resource, node=plan.node)
+                return CallAnswer(call=call)
         detail = ""
         try:
             answer = await self._send(call)
