@@ -1,7 +1,7 @@
 """What must never happen in a storage world, whatever breaks: judged on what processes and devices really do.
 
-* **two-writers**: once a write of another opener was acknowledged, none of an earlier opener is any more; and no
-  acknowledged write is missing in the surviving data.
+* **two-writers**: once a write of one node was acknowledged, none of an opener that is older is on another node; and
+  no acknowledged write is missing in the surviving data. Pods of one node may share a volume.
 * **healthy-pod**: an agent evicts or deletes no pod whose writes have been completing for longer than what the agent
   knows may be old.
 * **detached-writer**: an agent deletes no attachment below such a pod.
@@ -97,9 +97,7 @@ class StorageJudge:
         """Process and resource → number of its opener."""
         self._opened_s: dict[tuple[int, str], float] = {}
         self._writer: dict[str, tuple[int, str]] = {}
-        """Resource → number and node of the opener that wrote last."""
-        self._superseded: dict[str, set[int]] = {}
-        """Resource → openers after which another one wrote."""
+        """Resource → number of the newest opener that wrote, and the node that wrote last."""
         self._silent: dict[str, None] = {}
         """Resources that were down in silence, each reported once."""
         self._ran: dict[str, None] = {}
@@ -117,16 +115,11 @@ class StorageJudge:
     def acknowledged(self, process: PodProcess, resource: str, began_s: float) -> None:
         """A write counts."""
         opener = self._opener_of[(id(process), resource)]
-        before = self._writer.get(resource)
-        if before is not None and before[0] == opener:
-            return
-        if resource in self._with_quorum and opener in self._superseded.get(resource, ()):
-            assert before is not None
-            text = f"{process.node} writes (since {began_s:.1f} s) though {before[1]} has written after it"
-            self.violate("two-writers", process.key, text, resource, process.node, before[1])
-        if before is not None:
-            self._superseded.setdefault(resource, set()).add(before[0])
-        self._writer[resource] = (opener, process.node)
+        newest, node = self._writer.get(resource, (opener, process.node))
+        if resource in self._with_quorum and process.node != node and opener < newest:
+            text = f"{process.node} writes (since {began_s:.1f} s) though {node} has opened it later and written"
+            self.violate("two-writers", process.key, text, resource, process.node, node)
+        self._writer[resource] = (max(opener, newest), process.node)
 
     def changed(self, process: PodProcess, text: str) -> None:
         """A process began, failed or ended."""
