@@ -77,7 +77,7 @@ def server_command(folder: Path, port: int, etcd_url: str) -> list[str]:
 
 CONTROLLERS = (
     *("statefulset", "replicaset", "deployment", "disruption", "podgc", "garbagecollector"),
-    *("attachdetach", "persistentvolume-binder", "nodelifecycle"),
+    *("attachdetach", "nodelifecycle"),
 )
 
 

@@ -23,6 +23,7 @@ from tests.support.api_server import ApiRefusal, ApiServer
 TURN_S = 0.2
 HEARTBEAT_S = 2.0
 DRIVER = "linstor.csi.linbit.com"
+MERGE = "application/merge-patch+json"
 LOST_EFFECTS = ("NoSchedule", "NoExecute")
 
 
@@ -77,19 +78,21 @@ class Kubelets:
 
     def create_volume(self, name: str, claim: str, *, resource: str = "", namespace: str = "default") -> None:
         """A persistent volume of the CSI driver, and the claim that is bound to it."""
-        claimed = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim}
         size = {"storage": "1Gi"}
         spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+        wanted = {**spec, "volumeName": name, "resources": {"requests": size}}
+        made = self.server.call("POST", claims, {"metadata": {"name": claim}, "spec": wanted})
+        claimed = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim}
+        claimed["uid"] = made["metadata"]["uid"]
         source = {"driver": DRIVER, "volumeHandle": resource or name}
         volume = {**spec, "capacity": size, "csi": source, "claimRef": claimed}
         volume["persistentVolumeReclaimPolicy"] = "Retain"
         self.server.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
-        wanted = {**spec, "volumeName": name, "resources": {"requests": size}}
-        self.server.call(
-            "POST",
-            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",
-            {"metadata": {"name": claim}, "spec": wanted},
-        )
+        # the binder would take up to a quarter of a minute for that
+        self.server.call("PATCH", f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Bound"}}, MERGE)
+        status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": size}
+        self.server.call("PATCH", f"{claims}/{claim}/status", {"status": status}, MERGE)
 
     def create_stateful_set(self, name: str, *, replicas: int = 1, namespace: str = "default", **spec: Any) -> None:
         """A StatefulSet whose pods use the claims ``data-NAME-0`` and so on."""
@@ -188,13 +191,13 @@ class Kubelets:
         now = datetime.now(UTC)
         lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
         spec = {"renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-        self.server.call("PATCH", lease, {"spec": spec}, "application/merge-patch+json")
+        self.server.call("PATCH", lease, {"spec": spec}, MERGE)
         if not _is_ready(self.node(node)):
             at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
             ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
             ready |= {"lastHeartbeatTime": at, "lastTransitionTime": at}
             path = f"/api/v1/nodes/{node}/status"
-            self.server.call("PATCH", path, {"status": {"conditions": [ready]}}, "application/merge-patch+json")
+            self.server.call("PATCH", path, {"status": {"conditions": [ready]}}, MERGE)
 
     def _attach(self) -> set[tuple[str, str]]:
         """What the CSI driver does: it attaches what is wanted of it; volume and node of what is attached."""
@@ -204,7 +207,7 @@ class Kubelets:
             path = f"/apis/storage.k8s.io/v1/volumeattachments/{name}"
             if not one.get("status", {}).get("attached"):
                 status = {"status": {"attached": True}}
-                self.server.call("PATCH", f"{path}/status", status, "application/merge-patch+json")
+                self.server.call("PATCH", f"{path}/status", status, MERGE)
             attached.add((spec["source"].get("persistentVolumeName", ""), spec["nodeName"]))
         return attached
 
@@ -232,14 +235,14 @@ class Kubelets:
                 return
             ready = {"type": "Ready", "status": "True"}
             status = {"status": {"phase": "Running", "conditions": [ready]}}
-            self.server.call("PATCH", f"{path}/status", status, "application/merge-patch+json")
+            self.server.call("PATCH", f"{path}/status", status, MERGE)
             # kubelet says which volumes it uses, by which attach-detach waits six minutes before it detaches by force
             used = [f"kubernetes.io/csi/{DRIVER}^{self._handle_of(volume)}" for volume in sorted(wanted)]
             self.server.call(
                 "PATCH",
                 f"/api/v1/nodes/{node}/status",
                 {"status": {"volumesInUse": used}},
-                "application/merge-patch+json",
+                MERGE,
             )
 
     def _start_processes(self, uid: str, node: str, volumes: set[str]) -> bool:
