@@ -29,6 +29,7 @@ from outlive.storage.flags import FLAGS
 if TYPE_CHECKING:
     from outlive.drivers.storage.settings import StorageSettings
     from outlive.storage.options import AgentFlags
+    from outlive.store.kubernetes import AccessOverrides
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
 """By which name the agent reports events: that of the controller which it stands in for."""
@@ -108,8 +109,11 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
     garbage.spare()
     clock, random = SystemClock(), system_random()
     metrics = AgentMetrics(lambda: agent.observer.age_s())
-    client = flags.client
-    access = cluster_access(str(client.get("kubeconfig", "")), str(client.get("context", "")))
+    access = cluster_access(
+        str(flags.client.get("kubeconfig", "")),
+        str(flags.client.get("context", "")),
+        overrides=access_overrides(flags),
+    )
     store = KubernetesStore(access, clock=clock, random=random)
     events = KubernetesEvents(
         store, clock=clock, ids=SystemIds(), controller=CONTROLLER, instance=flags.options.node_name
@@ -171,6 +175,16 @@ def _storage_settings(flags: AgentFlags) -> StorageSettings:
     return StorageSettings(
         drbd_program=flags.own.drbdsetup, command_limit=Duration(flags.options.drbd_command_timeout_s)
     )
+
+
+def access_overrides(flags: AgentFlags) -> AccessOverrides:
+    """The options of the client that count more than its kubeconfig."""
+    import msgspec
+
+    from outlive.store.kubernetes import AccessOverrides
+
+    names = {one.encode_name for one in msgspec.structs.fields(AccessOverrides)}
+    return msgspec.convert({name: value for name, value in flags.client.items() if name in names}, AccessOverrides)
 
 
 @command(app, "explain")
