@@ -209,6 +209,8 @@ async def explain(
         raise NotFound(
             f"no DRBD volume at {agent} concerns {name}", remedy="ask the agent of a node that has a replica of it"
         )
+    # notices come with every answer; kinds of which there is nothing else say no more
+    answers = [one for one in answers if one["resources"]] or answers[:1]
     output.show(answers[0] if len(answers) == 1 else answers, lambda: [line for one in answers for line in _lines(one)])
     return None
 
@@ -240,6 +242,8 @@ def _lines(found: dict[str, Any]) -> list[Any]:
     """For people."""
     lines: list[Any] = [f"{found['subject']}, as the agent of {found['seenFrom']} sees it"]
     lines += [f"! {notice}" for notice in found["notices"]]
+    if not found["resources"]:
+        lines.append("no DRBD volume of this agent's node concerns it, as far as the agent knows")
     for one in found["resources"]:
         lines.append(f"volume {one['resource']}: {one['role']} here, quorum {one['quorum']}")
         rows = [
