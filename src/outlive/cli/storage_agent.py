@@ -29,6 +29,7 @@ from outlive.storage.flags import FLAGS
 if TYPE_CHECKING:
     from outlive.drivers.storage.settings import StorageSettings
     from outlive.storage.options import AgentFlags
+    from outlive.store.kubernetes import AccessOverrides
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
 """By which name the agent reports events: that of the controller which it stands in for."""
@@ -108,8 +109,11 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
     garbage.spare()
     clock, random = SystemClock(), system_random()
     metrics = AgentMetrics(lambda: agent.observer.age_s())
-    client = flags.client
-    access = cluster_access(str(client.get("kubeconfig", "")), str(client.get("context", "")))
+    access = cluster_access(
+        str(flags.client.get("kubeconfig", "")),
+        str(flags.client.get("context", "")),
+        overrides=access_overrides(flags),
+    )
     store = KubernetesStore(access, clock=clock, random=random)
     events = KubernetesEvents(
         store, clock=clock, ids=SystemIds(), controller=CONTROLLER, instance=flags.options.node_name
@@ -173,6 +177,16 @@ def _storage_settings(flags: AgentFlags) -> StorageSettings:
     )
 
 
+def access_overrides(flags: AgentFlags) -> AccessOverrides:
+    """The options of the client that count more than its kubeconfig."""
+    import msgspec
+
+    from outlive.store.kubernetes import AccessOverrides
+
+    names = {one.encode_name for one in msgspec.structs.fields(AccessOverrides)}
+    return msgspec.convert({name: value for name, value in flags.client.items() if name in names}, AccessOverrides)
+
+
 @command(app, "explain")
 async def explain(
     name: Annotated[str, typer.Argument(metavar="POD|VOLUME|NODE", help="NAMESPACE/POD, a volume, or a node.")],
@@ -195,6 +209,8 @@ async def explain(
         raise NotFound(
             f"no DRBD volume at {agent} concerns {name}", remedy="ask the agent of a node that has a replica of it"
         )
+    # notices come with every answer; kinds of which there is nothing else say no more
+    answers = [one for one in answers if one["resources"]] or answers[:1]
     output.show(answers[0] if len(answers) == 1 else answers, lambda: [line for one in answers for line in _lines(one)])
     return None
 
@@ -226,6 +242,8 @@ def _lines(found: dict[str, Any]) -> list[Any]:
     """For people."""
     lines: list[Any] = [f"{found['subject']}, as the agent of {found['seenFrom']} sees it"]
     lines += [f"! {notice}" for notice in found["notices"]]
+    if not found["resources"]:
+        lines.append("no DRBD volume of this agent's node concerns it, as far as the agent knows")
     for one in found["resources"]:
         lines.append(f"volume {one['resource']}: {one['role']} here, quorum {one['quorum']}")
         rows = [

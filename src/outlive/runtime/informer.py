@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic
 
 from outlive.base.clock import Clock
-from outlive.base.errors import OutliveError
+from outlive.base.errors import Forbidden, OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import ObjectRef, R, Resource
@@ -75,6 +75,8 @@ class Informer(Generic[R]):
         self.kind = kind
         self.name = kind.kind() if selector is None else f"{kind.kind()}[{selector}]"
         self.figures = Figures()
+        self.error: OutliveError | None = None
+        """Why the stream was lost, until a listing is complete again; a store may also recover from losses itself."""
         self.malformed: dict[str, str] = {}
         """Objects that exist and are not understood → why; of them the cache has what was understood last, if any."""
         self._store = store
@@ -224,15 +226,17 @@ class Informer(Generic[R]):
         failures = 0
         while True:
             self._doubt()
-            syncs = self.figures.syncs
+            syncs, refused = self.figures.syncs, False
             try:
                 async with self._stream() as stream:
                     await self._take_all(stream)
                 _log.warning("informer.stream_ended", kind=self.name)
             except OutliveError as error:
                 self.figures.errors += 1
+                self.error, refused = error, isinstance(error, Forbidden)
                 _log.warning("informer.stream_lost", kind=self.name, error=str(error), code=error.code)
-            failures = 1 if self.figures.syncs > syncs else failures + 1
+            # who may list and not watch would list for ever
+            failures = 1 if self.figures.syncs > syncs and not refused else failures + 1
             await self._clock.sleep(self._random.backoff(failures, BACKOFF_BASE_S, BACKOFF_CAP_S))
 
     @asynccontextmanager
@@ -289,7 +293,7 @@ class Informer(Generic[R]):
                 self._miss(key)
                 if count % YIELD_EVERY == 0:
                     await self._clock.sleep(0)
-        self._stalled_since = None
+        self._stalled_since, self.error = None, None
         if self.synced:
             self._doubt_ends_s = self._clock.monotonic() + self._hold_s
         self.figures.syncs += 1

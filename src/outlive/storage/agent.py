@@ -35,10 +35,16 @@ from outlive.storage.options import AgentFlags
 from outlive.storage.own_node import FORCED_ERRORS_DECISION, OWN_TAINTS, SUSPENDED
 from outlive.storage.ports import DrbdTool
 from outlive.storage.tick import KubernetesObjects, OwnRules, Plan, TickInput, TickResult, TickView, parse_time
+from outlive.storage.troubles import ApiFailure, describe_troubles
 from outlive.store import Store
+from outlive.store.troubles import StoreTroubles
 
 JUMP_S: Final = 2.0
 """A wall clock that goes so much faster or slower than time between two ticks has jumped."""
+JUMP_SHOWN_S: Final = 300.0
+"""Explanations say so long that it has."""
+TROUBLES_S: Final = 5.0
+"""How often it is looked whether something is wrong."""
 STOP_S: Final = 5.0
 """A running tick may take so long to its end when the agent stops."""
 USES_KEPT: Final = 40
@@ -95,7 +101,14 @@ class StorageAgent:
         self._ticked_at: float | None = None
         self._times: tuple[float, float] | None = None
         """Wall clock and monotonic clock of the last tick."""
+        self._jumped_at: float | None = None
         self._stopping = asyncio.Event()
+        refusals: StoreTroubles | None = getattr(store, "troubles", None)
+        self._refusals = refusals
+        """What an API server refuses, where the store is one."""
+        metrics.caches = self.cache.states
+        if refusals is not None:
+            metrics.refusals = lambda: refusals.counts
 
     # What others ask
 
@@ -138,8 +151,22 @@ class StorageAgent:
                 name=name,
                 malformed=self.cache.malformed,
                 failure=self.observer.failure,
+                troubles=self.troubles(),
             )
         )
+
+    def troubles(self) -> tuple[str, ...]:
+        """What keeps this agent from knowing something, or from doing it, in words."""
+        refused = [ApiFailure(*one) for one in self._refusals.current()] if self._refusals is not None else []
+        found = [*describe_troubles(self.cache.states(), refused), *self.observer.troubles()]
+        found += [
+            f"{one.plan.of} of {one.plan.resource or 'all volumes'} on {one.plan.node} failed: {one.error} {one.detail}"
+            for one in self.outcomes
+            if one.error is not None
+        ]
+        if self._jumped_at is not None and self._clock.monotonic() - self._jumped_at < JUMP_SHOWN_S:
+            found.append("the clock of this node jumped, and all timers began anew")
+        return tuple(found)
 
     def lost_volumes(self, node: str) -> tuple[str, ...]:
         """Resources of which this node proves that the other one can write them no more, now."""
@@ -164,12 +191,20 @@ class StorageAgent:
             tasks = [
                 group.create_task(self.cache.run(), name="caches"),
                 group.create_task(self.observer.poll_for_ever(), name="poll DRBD"),
+                group.create_task(self._log_troubles(), name="log troubles"),
             ]
             if self.observer.follows_events:
                 tasks.append(group.create_task(self.observer.follow_for_ever(), name="follow DRBD"))
             await self._tick_until_stopped()
             for task in tasks:
                 task.cancel()
+
+    async def _log_troubles(self) -> None:
+        """Each trouble when it begins, and again once in a while (``base.logging.Repeats``)."""
+        while True:
+            await self._clock.sleep(TROUBLES_S)
+            for trouble in self.troubles():
+                _log.warning("storage.trouble", what=trouble)
 
     def stop(self) -> None:
         """End after the running tick, which has ``STOP_S`` for that."""
@@ -285,6 +320,8 @@ class StorageAgent:
             jumped_s = (now - self._times[0]) - (monotonic - self._times[1])
             if abs(jumped_s) > JUMP_S and self._flags.profile == "hardened":
                 _log.warning("storage.clock_jumped", seconds=round(jumped_s, 1))
+                self._metrics.clock_jumped()
+                self._jumped_at = monotonic
                 self._memories.clear()
         self._times = now, monotonic
 

@@ -49,6 +49,7 @@ from outlive.storage.objects import (
 )
 from outlive.storage.options import AgentFlags
 from outlive.storage.tick import KubernetesObjects
+from outlive.storage.troubles import CacheState
 from outlive.store import Change, Malformed, Selector, Store, Upsert
 
 K = TypeVar("K", bound=ForeignResource)
@@ -108,9 +109,12 @@ class ClusterCache:
         for one in self._informers:
             await one.wait_synced()
 
-    def stalled_s(self) -> float:
-        """For how long a kind is in doubt, the longest of all; 0: none is."""
-        return max(one.stalled_s() for one in self._informers)
+    def states(self) -> list[CacheState]:
+        """How well each kind is known."""
+        return [
+            CacheState(one.kind.info.plural, one.synced, one.stalled_s(), one.error, len(one.malformed))
+            for one in self._informers
+        ]
 
     @property
     def malformed(self) -> dict[str, str]:

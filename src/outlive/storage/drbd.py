@@ -6,6 +6,7 @@ read may be of any type, since each version and each fork adds some (docs/refere
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -164,6 +165,18 @@ def merge_resources(configs: tuple[ResourceConfig, ...], states: tuple[ResourceS
         fields = {} if state is None else msgspec.structs.asdict(state)
         merged.append(DrbdResource(**{**fields, "name": name}, quorum=quorum, present=state is not None))
     return tuple(merged)
+
+
+def find_contradiction(states: Iterable[ResourceState], configs: Iterable[ResourceConfig]) -> str:
+    """How documents contradict themselves: by two entries of one name that say different things; empty: they do not."""
+    found: dict[tuple[str, str], object] = {}
+    for verb, name, entry in (
+        *(("status", one.name, one) for one in states),
+        *(("show", one.resource, one) for one in configs),
+    ):
+        if found.setdefault((verb, name), entry) != entry:
+            return f"drbdsetup {verb} says two different things of {name!r}"
+    return ""
 
 
 class PromotionFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -16,6 +16,7 @@ from outlive.storage.mapping import unsafe_reason
 from outlive.storage.objects import IGNORE_ANNOTATION, PodView
 from outlive.storage.own_node import is_stuck
 from outlive.storage.tick import Precondition, ResourceObjects, TickInput, TickResult, TickView
+from outlive.storage.troubles import MALFORMED_NAMED
 
 Subject = Literal["pod", "volume", "node"]
 
@@ -31,6 +32,8 @@ class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
     """``kind/key`` of objects that are not understood → why."""
     failure: str = ""
     """Why the last poll of DRBD failed."""
+    troubles: tuple[str, ...] = ()
+    """What keeps the agent from knowing or doing something, in words."""
 
 
 class ResourceExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +95,12 @@ def _notices(given: ExplainInput, view: TickView) -> list[str]:
     if view.is_stale:
         age = "there is none yet" if snapshot is None else f"it is {snapshot.age_s:.0f} s old"
         found.append(f"nothing is done: the state of DRBD is not known ({age}; {given.failure or 'no poll has ended'})")
-    found += [f"{key} is not understood: {why}" for key, why in given.malformed.items() if key.endswith(given.name)]
+    found += given.troubles
+    mine = [key for key in given.malformed if key.endswith(given.name)]
+    others = [key for key in given.malformed if key not in mine]
+    found += [f"{key} is not understood: {given.malformed[key]}" for key in mine + others[:MALFORMED_NAMED]]
+    if len(others) > MALFORMED_NAMED:
+        found.append(f"{len(others) - MALFORMED_NAMED} further objects are not understood: see the agent's log")
     return found
 
 

@@ -5,12 +5,13 @@ Every series is there from the start, so that the first failure shows as a rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from outlive.runtime.metrics import Metrics
+from outlive.storage.troubles import CacheState
 
 PREFIX: Final = "storage_ha_"
 PollOutcome = Literal["ok", "command-failed", "timed-out", "bad-document"]
@@ -24,7 +25,14 @@ FAILOVER_S: Final = (1.0, 2.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 75.
 
 
 class AgentMetrics:
-    """The metrics of one agent. ``snapshot_age_s`` gives the age of what DRBD said last, ``None`` before the first."""
+    """The metrics of one agent. ``snapshot_age_s`` gives the age of what DRBD said last, ``None`` before the first.
+
+    ``caches`` and ``refusals`` are where it reads how well each kind is known, and how often requests failed, by verb
+    and code.
+    """
+
+    caches: Callable[[], Iterable[CacheState]] = tuple
+    refusals: Callable[[], Mapping[tuple[str, str], int]] = dict
 
     def __init__(self, snapshot_age_s: Callable[[], float | None]) -> None:
         self._metrics = metrics = Metrics(PREFIX)
@@ -53,7 +61,12 @@ class AgentMetrics:
         self._standby = metrics.counter(
             "standby_total", "Failovers that were left to another survivor, at least at first"
         )
+        self._streams = metrics.counter(
+            "drbd_streams_lost_total", "Events streams of DRBD that ended, or were not understood"
+        )
+        self._jumps = metrics.counter("clock_jumps_total", "Jumps of the wall clock, after which all timers began anew")
         metrics.register_collector(self._ages)
+        metrics.register_collector(self._troubles)
         for outcome in get_args(PollOutcome):
             self._polls.labels(outcome)
         for action in get_args(AgentAction):
@@ -103,6 +116,14 @@ class AgentMetrics:
         """Count a failover that is left to another survivor."""
         self._standby.inc()
 
+    def stream_lost(self) -> None:
+        """Count an events stream of DRBD that ended."""
+        self._streams.inc()
+
+    def clock_jumped(self) -> None:
+        """Count a jump of the wall clock."""
+        self._jumps.inc()
+
     def render(self) -> bytes:
         """Everything, in Prometheus' text format."""
         return self._metrics.render()
@@ -114,3 +135,18 @@ class AgentMetrics:
             "Age of the last state of DRBD; infinite before the first",
             value=float("inf") if age_s is None else age_s,
         )
+
+    def _troubles(self) -> Iterator[Metric]:
+        stalled = GaugeMetricFamily(
+            "cache_stalled_seconds", "For how long a kind is not followed; 0: it is", labels=["kind"]
+        )
+        malformed = GaugeMetricFamily("malformed_objects", "Objects that are not understood", labels=["kind"])
+        for one in self.caches():
+            stalled.add_metric([one.plural], one.stalled_s)
+            malformed.add_metric([one.plural], one.malformed)
+        refused = CounterMetricFamily(
+            "api_refusals", "Requests that the API server refused or did not answer", labels=["verb", "code"]
+        )
+        for labels, times in sorted(self.refusals().items()):
+            refused.add_metric(list(labels), times)
+        yield from (stalled, malformed, refused)

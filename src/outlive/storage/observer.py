@@ -16,11 +16,11 @@ from outlive.base.clock import Clock
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
-from outlive.storage.drbd import EVENTS_STREAM, DrbdResource
+from outlive.storage.drbd import EVENTS_STREAM, DrbdResource, find_contradiction, read_show, read_status
 from outlive.storage.drbd_events import EventStream
 from outlive.storage.metrics import AgentMetrics
 from outlive.storage.options import AgentFlags
-from outlive.storage.poll import CommandAnswer, PollInput, poll_drbd
+from outlive.storage.poll import CommandAnswer, PollInput, PollResult, poll_drbd
 from outlive.storage.ports import DrbdTool
 from outlive.storage.tick import DrbdSnapshot
 
@@ -48,7 +48,7 @@ class DrbdObserver:
         self._metrics = metrics
         self._resources: tuple[DrbdResource, ...] = ()
         self._polled_at: float | None = None
-        self._failure = ""
+        self._failure = self._stream_failure = ""
         self._stream = EventStream()
         self._wake = asyncio.Event()
         self.changed = asyncio.Event()
@@ -62,6 +62,11 @@ class DrbdObserver:
     def failure(self) -> str:
         """Why the last poll failed; empty: it did not."""
         return self._failure
+
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with DRBD's tools, in words."""
+        found = (("the last poll of DRBD failed", self._failure), ("drbdsetup events2 is lost", self._stream_failure))
+        return tuple(f"{what}: {why}" for what, why in found if why)
 
     def age_s(self) -> float | None:
         """Seconds since the last good poll began; ``None``: there was none."""
@@ -109,6 +114,8 @@ class DrbdObserver:
             if result.next is None:
                 break
             answers = (*answers, await self._answer(result.next.argv, result.next.limit_s))
+        if result.resources is not None and self._flags.profile == "hardened":
+            result = _refuse_contradiction(result, answers)
         self._metrics.poll(result.failed or "ok")
         if result.resources is not None:
             self._resources, self._polled_at, self._failure = result.resources, began, ""
@@ -135,13 +142,24 @@ class DrbdObserver:
             try:
                 async with aclosing(self._drbd.events()) as lines:
                     async for line in lines:
-                        failures = 0
+                        failures, self._stream_failure = 0, ""
                         if self._stream.take(line):
                             self._wake.set()
                 why = "it ended"
             except OutliveError as error:
                 why = str(error)
             self._stream.reset()
+            self._stream_failure = why
+            self._metrics.stream_lost()
             failures += 1
             _log.warning("storage.events_lost", why=why, failures=failures)
             await self._clock.sleep(self._random.backoff(failures, *AGAIN_S))
+
+
+def _refuse_contradiction(result: PollResult, answers: tuple[CommandAnswer, ...]) -> PollResult:
+    """A failed poll if its documents contradict themselves: which entry is true nobody can say."""
+    if not answers:
+        return result
+    status, show = answers
+    why = find_contradiction(read_status(status.stdout), read_show(show.stdout))
+    return PollResult(failed="bad-document", why=why) if why else result

@@ -22,6 +22,8 @@ from outlive.store.tables import understood
 if TYPE_CHECKING:
     import aiohttp
 
+ANSWER_SECONDS: Final = 75.0
+"""How long an answer may take; longer than the server gives itself."""
 ANSWER_BYTES: Final = 512 * 1024 * 1024
 """The largest answer that is read."""
 LINE_BYTES: Final = 2 * limits.OBJECT_BYTES

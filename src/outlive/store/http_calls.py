@@ -17,12 +17,10 @@ import httptools
 
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput, LimitExceeded
-from outlive.store.http_answers import ANSWER_BYTES, lost, not_believed, not_reached
+from outlive.store.http_answers import ANSWER_BYTES, ANSWER_SECONDS, lost, not_believed, not_reached
 
 CONNECT_SECONDS: Final = 10.0
 """How long a connection may take to open."""
-ANSWER_SECONDS: Final = 75.0
-"""How long an answer may take; longer than the server gives itself."""
 KEEP_ALIVE_SECONDS: Final = 30.0
 """How long an idle connection is kept; shorter than the server keeps it, so that no write goes into a closing one."""
 IDLE_CONNECTIONS: Final = 8
@@ -187,11 +185,11 @@ def _origin(url: str) -> tuple[str, str]:
 def _request(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
     parts = urlsplit(url)
     target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    sent = {"Host": _origin(url)[1], **headers}
+    sent = [("Host", _origin(url)[1]), *headers.items()]
     if body is not None or method != "GET":
-        sent["Content-Length"] = str(len(body or b""))
-    for name, value in sent.items():
+        sent.append(("Content-Length", str(len(body or b""))))
+    for name, value in sent:
         if not value.isprintable():
             raise BadInput(f"the header {name} has a character that cannot be sent", remedy="check the token")
-    head = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
+    head = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent)]
     return "\r\n".join([*head, "", ""]).encode() + (body or b"")

@@ -13,8 +13,8 @@ import aiohttp
 from yarl import URL
 
 from outlive.base.errors import LimitExceeded, OutliveError
-from outlive.store.http_answers import ANSWER_BYTES, Remedies, lost, not_believed, not_reached
-from outlive.store.http_calls import ANSWER_SECONDS, CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
+from outlive.store.http_answers import ANSWER_BYTES, ANSWER_SECONDS, Remedies, lost, not_believed, not_reached
+from outlive.store.http_calls import CONNECT_SECONDS, KEEP_ALIVE_SECONDS, READ_BYTES
 
 CONNECTIONS: Final = 64
 PEER_GONE_S: Final = 12
@@ -28,7 +28,15 @@ PROBE_S: Final = 4
 class HttpSession:
     """Calls and watches of one client."""
 
-    def __init__(self, base: str, connections: int = CONNECTIONS, remedies: Remedies = Remedies()) -> None:
+    def __init__(
+        self,
+        base: str,
+        connections: int = CONNECTIONS,
+        remedies: Remedies = Remedies(),
+        answer_s: float | None = ANSWER_SECONDS,
+    ) -> None:
+        """``answer_s``: how long an answer may take; ``None``: there is no limit."""
+        self._answer_s = answer_s
         self._base = base
         self._remedies = remedies
         self._connections = connections
@@ -88,7 +96,7 @@ class HttpSession:
                 connector=aiohttp.TCPConnector(
                     limit=self._connections, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=_open_socket
                 ),
-                timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=self._answer_s, connect=CONNECT_SECONDS),
                 read_bufsize=READ_BYTES,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

@@ -15,6 +15,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, cast
 from urllib.parse import quote
 
@@ -28,7 +29,7 @@ from outlive.base.random import Random
 from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.foreign import ForeignResource
 from outlive.store.contract import Change, Malformed, Page, Reset, Synced
-from outlive.store.http_answers import ListPage, Remedies, decoded, object_of, refusal
+from outlive.store.http_answers import ANSWER_SECONDS, ListPage, Remedies, decoded, object_of, refusal
 from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
 from outlive.store.selectors import Selector
 from outlive.store.tables import understood
@@ -67,6 +68,8 @@ class RestStore(abc.ABC):
     """To the server at the same time; each watch has one of its own."""
     remedies = Remedies()
     pause_most_s = PAUSE_MOST_SECONDS
+    answer_s: float | None = ANSWER_SECONDS
+    """How long an answer may take; ``None``: there is no limit."""
 
     def __init__(
         self,
@@ -248,7 +251,9 @@ class RestStore(abc.ABC):
         """The body of a successful answer; any other raises."""
         for _ in range(2):
             sent = await self._credentials()
-            headers = dict(sent.headers) if body is None else {**sent.headers, "Content-Type": content_type}
+            headers = cast("dict[str, str]", copy(sent.headers))  # of the same type: some headers may be repeated
+            if body is not None:
+                headers["Content-Type"] = content_type
             status, raw = await self._connected().call(method, self._url(path, parameters), headers, body, sent.tls)
             if status != 401 or not await self._renew_credentials(sent):  # what is refused was not applied
                 break
@@ -269,7 +274,7 @@ class RestStore(abc.ABC):
         if self._session is None:
             from outlive.store.http_session import HttpSession
 
-            self._session = HttpSession(self._server, self.connections, self.remedies)
+            self._session = HttpSession(self._server, self.connections, self.remedies, self.answer_s)
         return self._session
 
     def _url(self, path: str, parameters: Mapping[str, str] | None = None) -> str:

@@ -75,6 +75,11 @@ class StoreTroubles:
         }
         return tuple(found[text] for text in sorted(found))
 
+    def current(self) -> tuple[tuple[str, str, OutliveError], ...]:
+        """Verb, kind and error of what failed when it was tried last, unless that is long ago."""
+        now = self._clock.monotonic()
+        return tuple((*key, one.error) for key, one in sorted(self._found.items()) if now - one.last_s <= OVER_S)
+
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Verb and code of the error → how often it was met."""

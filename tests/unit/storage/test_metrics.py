@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from outlive.storage.metrics import AgentMetrics
+from outlive.storage.troubles import CacheState
 
 
 def samples(metrics: AgentMetrics) -> dict[str, float]:
@@ -42,6 +43,15 @@ def test_each_method_moves_its_own_series() -> None:
     metrics.failover(7.0)
     metrics.brake(engaged=True)
     metrics.standby()
+    metrics.stream_lost()
+    metrics.clock_jumped()
+    metrics.caches = lambda: [CacheState("pods", True, 12.0, None, 2)]
+    metrics.refusals = lambda: {("WATCH", "forbidden"): 3}
+    after = samples(metrics)
+    assert after['storage_ha_cache_stalled_seconds{kind="pods"}'] == 12
+    assert after['storage_ha_malformed_objects{kind="pods"}'] == 2
+    assert after['storage_ha_api_refusals_total{code="forbidden",verb="WATCH"}'] == 3
+    metrics.caches, metrics.refusals = tuple, dict
     moved = {name: value for name, value in samples(metrics).items() if before[name] != value and "_bucket" not in name}
     assert moved == {
         "storage_ha_ticks_total": 1,
@@ -57,6 +67,8 @@ def test_each_method_moves_its_own_series() -> None:
         "storage_ha_failover_seconds_sum": 7,
         "storage_ha_brake_engaged": 1,
         "storage_ha_standby_total": 1,
+        "storage_ha_drbd_streams_lost_total": 1,
+        "storage_ha_clock_jumps_total": 1,
     }
     metrics.resources({"quorum": 1})
     assert samples(metrics)['storage_ha_resources{state="suspended"}'] == 0

@@ -13,7 +13,7 @@ import pytest
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import BadInput, Forbidden, Unavailable
-from outlive.store.kubernetes.access import ClusterAccess, cluster_access, in_cluster_access
+from outlive.store.kubernetes.access import AccessOverrides, ClusterAccess, cluster_access, in_cluster_access
 from outlive.store.rest import RequestCredentials
 
 CLOCK = SystemClock()
@@ -149,7 +149,9 @@ def test_several_files_are_one_configuration_of_which_the_first_counts(tmp_path:
     [
         ({"username": "me", "password": "x"}, {}, "username of user 'one' is not supported"),
         ({"auth-provider": {"name": "gcp"}}, {}, "auth-provider of user 'one' is not supported"),
-        ({"as": "root", "token": "t"}, {}, "as of user 'one' is not supported"),
+        ({"as-user-extra": {"a": ["b"]}, "token": "t"}, {}, "as-user-extra of user 'one' is not supported"),
+        ({"as-groups": ["g"], "token": "t"}, {}, "needs a user to act as"),
+        ({"token": "t"}, {"server": "ftp://h"}, "no address of an API server"),
         ({"token": "t"}, {"proxy-url": "http://p"}, "proxy-url of cluster 'one' is not supported"),
         ({"token": 7}, {}, "user 'one': Expected `str`"),
         ({"client-certificate-data": "#"}, {}, "no base64"),
@@ -162,7 +164,7 @@ def test_what_is_wrong_or_not_supported_is_named(
 ) -> None:
     with pytest.raises(BadInput, match=says) as error:
         cluster_access(kubeconfig(tmp_path / "config", user, cluster))
-    assert str(tmp_path) in error.value.place
+    assert not error.value.place or error.value.place.startswith((str(tmp_path), "--as-group"))
 
 
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
@@ -187,3 +189,107 @@ def test_no_kubeconfig_and_no_context_say_what_to_do(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(Forbidden, match="cannot be read"):
         cluster_access(str(path))
+
+
+# Options that count more than files, as at kubectl
+
+
+def over(path: str, **given: Any) -> ClusterAccess:
+    return cluster_access(path, overrides=AccessOverrides(**given))
+
+
+def test_options_count_more_than_the_kubeconfig(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"token": "abc"}, {"tls-server-name": "of-the-file"})
+    assert over(path, server="https://10.0.0.1:6443/").server == "https://10.0.0.1:6443"
+    assert authorization(over(path, token="given")) == "Bearer given"
+    assert authorization(over(path, server="http://other")) == "Bearer abc", "the user stays"
+
+
+def test_a_token_takes_the_place_of_a_plug_in_that_is_not_run(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", plugin(tmp_path, "exit 3"))
+    assert authorization(over(path, token="given")) == "Bearer given"
+
+
+def test_cluster_and_user_are_chosen_apart_from_the_context(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"token": "abc"})
+    document = json.loads(Path(path).read_text())
+    document["clusters"].append({"name": "two", "cluster": {"server": "http://two"}})
+    document["users"].append({"name": "two", "user": {"token": "second"}})
+    Path(path).write_text(json.dumps(document))
+    chosen = over(path, cluster="two", user="two")
+    assert (chosen.server, authorization(chosen)) == ("http://two", "Bearer second")
+    del document["current-context"]
+    Path(path).write_text(json.dumps(document))
+    assert over(path, cluster="two").server == "http://two", "no context is needed then"
+    for given in ({"cluster": "three"}, {"user": "three"}):
+        with pytest.raises(BadInput, match=r"has no (cluster|user) 'three'"):
+            over(path, **{"cluster": "two", **given})
+
+
+def test_a_caller_acts_as_another_with_a_header_for_each_group(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config", {"token": "t", "as": "of-the-file"})
+    headers = sent_by(over(path, act_as="ann", act_as_groups=("a", "b,c"), act_as_uid="u1")).headers
+    sent = [(name, value) for name, value in headers.items() if name.startswith("Impersonate")]
+    expected = [("User", "ann"), ("Group", "a"), ("Group", "b,c"), ("Uid", "u1")]
+    assert sent == [(f"Impersonate-{name}", value) for name, value in expected]
+    assert sent_by(over(path)).headers["Impersonate-User"] == "of-the-file"
+    with pytest.raises(BadInput, match="needs a user to act as"):
+        over(kubeconfig(tmp_path / "plain", {"token": "t"}), act_as_groups=("a",))
+
+
+def test_an_authority_ends_blind_trust_and_the_other_way_round(tmp_path: Path) -> None:
+    made, _ = certificate(tmp_path)
+    encoded = {"certificate-authority-data": base64.b64encode(made).decode(), "server": "https://127.0.0.1:1"}
+    path = kubeconfig(tmp_path / "config", {"token": "t"}, encoded)
+    blind = sent_by(over(path, insecure_skip_tls_verify=True)).tls
+    assert blind is not None
+    assert blind.verify_mode.name == "CERT_NONE"
+    path = kubeconfig(tmp_path / "config", {}, {"server": "https://h:1", "insecure-skip-tls-verify": True})
+    strict = sent_by(over(path, certificate_authority=str(tmp_path / "c.pem"))).tls
+    assert strict is not None
+    assert strict.verify_mode.name == "CERT_REQUIRED"
+    with pytest.raises(BadInput, match="no certificate is verified"):
+        over(path, certificate_authority=str(tmp_path / "c.pem"), insecure_skip_tls_verify=True)
+    with pytest.raises(BadInput, match="certificate-authority cannot be read"):
+        over(path, certificate_authority=str(tmp_path / "absent"))
+    with pytest.raises(BadInput, match="needs its key"):
+        over(path, client_certificate=str(tmp_path / "c.pem"))
+    pair = {"client_certificate": str(tmp_path / "c.pem"), "client_key": str(tmp_path / "c.key")}
+    assert sent_by(over(path, **pair)).tls is not None
+
+
+def test_a_server_needs_no_kubeconfig(tmp_path: Path) -> None:
+    environ = {"KUBECONFIG": str(tmp_path / "absent")}
+    alone = cluster_access(environ=environ, overrides=AccessOverrides(server="10.0.0.1:8080"))
+    assert alone.server == "http://10.0.0.1:8080", "as kubectl reads it"
+    skip = AccessOverrides(server="10.0.0.1:6443", insecure_skip_tls_verify=True)
+    assert cluster_access(environ=environ, overrides=skip).server == "https://10.0.0.1:6443"
+    with pytest.raises(BadInput, match="there is none") as error:
+        cluster_access(environ=environ, overrides=AccessOverrides(server="http://h", user="u"))
+    assert error.value.place == "--user"
+    with pytest.raises(BadInput, match="no such kubeconfig"):
+        over(str(tmp_path / "absent"), server="http://h")
+
+
+def test_options_count_more_than_a_service_account(tmp_path: Path) -> None:
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    (tmp_path / "token").write_text("account")
+    given = AccessOverrides(server="http://other", act_as="ann")
+    access = in_cluster_access(environ, tmp_path, given)
+    assert (access.server, authorization(access)) == ("http://other", "Bearer account")
+    assert sent_by(access).headers["Impersonate-User"] == "ann"
+    assert (
+        authorization(in_cluster_access(environ, tmp_path, AccessOverrides(server="http://h", token="t"))) == "Bearer t"
+    )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", None), ("0", 0), ("30", 30), ("1m30s", 90), ("0s", 0)])
+def test_a_request_timeout_is_seconds_or_a_duration(text: str, seconds: float | None) -> None:
+    assert AccessOverrides(request_timeout=text).request_timeout_s == seconds
+
+
+@pytest.mark.parametrize("text", ["-1s", "soon", "1e9", "99999999", "5 s"])
+def test_a_request_timeout_that_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        _ = AccessOverrides(request_timeout=text).request_timeout_s
+    assert error.value.place == "--request-timeout"

@@ -2,7 +2,8 @@
 
 A token in a file is read again when the file has changed (service accounts' tokens are renewed there), an exec plug-in
 is run again when what it gave ends, and both once more after the server has refused what was sent. Client certificates
-and plug-ins are those of client-go; what is not supported is refused by name instead of being left out
+and plug-ins are those of client-go, and so are the options of a command that count more than the files
+(``AccessOverrides``); what is not supported is refused by name instead of being left out
 (docs/reference/store.md#kubernetes).
 """
 
@@ -18,11 +19,12 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from outlive.base.clock import Clock, as_instant
+from outlive.base.duration import duration_of_flag
 from outlive.base.errors import BadInput, Forbidden, Unavailable
 from outlive.base.logging import get_logger
 from outlive.resources.yaml_documents import YamlLimits, read_yaml
@@ -35,13 +37,14 @@ FILE_BYTES: Final = 1024 * 1024
 PLUGIN_S: Final = 30.0
 """How long an exec plug-in may take."""
 PLUGIN_BYTES: Final = 1024 * 1024
+REQUEST_TIMEOUT_MOST_S: Final = 86_400
 EARLY_S: Final = 30.0
 """How long before its end a token of a plug-in is replaced."""
 PLUGIN_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _UNSUPPORTED: Final = {
     "username": "use a token or a client certificate",
     "auth-provider": "use an exec plug-in, as kubectl 1.26 and later do",
-    "as": "impersonation is not supported: use an account of its own",
+    "as-user-extra": "use an account of its own",
 }
 
 _log = get_logger("store.kubernetes")
@@ -52,7 +55,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class _Cluster(_Part, frozen=True, kw_only=True):
-    server: str
+    server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
     insecure_skip_tls_verify: bool = False
@@ -83,11 +86,89 @@ class _User(_Part, frozen=True, kw_only=True):
     client_key: str = ""
     client_key_data: str = ""
     exec: ExecPlugin | None = None
+    act_as: str = msgspec.field(default="", name="as")
+    act_as_uid: str = msgspec.field(default="", name="as-uid")
+    act_as_groups: tuple[str, ...] = msgspec.field(default=(), name="as-groups")
 
 
 class _Context(_Part, frozen=True, kw_only=True):
-    cluster: str
+    cluster: str = ""
     user: str = ""
+
+
+class AccessOverrides(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Options of a command, by their names at kubectl, that count more than a kubeconfig or a service account.
+
+    An empty one is not given. Files are relative to the folder in which the command runs.
+    """
+
+    server: str = ""
+    """Takes the place also of ``tls-server-name`` of the kubeconfig, which is of another server."""
+    cluster: str = ""
+    user: str = ""
+    token: str = ""
+    """Instead of a token, a file with one, or an exec plug-in."""
+    certificate_authority: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    act_as: str = msgspec.field(default="", name="as")
+    act_as_uid: str = msgspec.field(default="", name="as-uid")
+    act_as_groups: tuple[str, ...] = msgspec.field(default=(), name="as-group")
+    request_timeout: str = ""
+    """Of each request but watches: whole seconds, or a duration; ``0``: as long as it takes."""
+
+    @property
+    def request_timeout_s(self) -> float | None:
+        """Seconds; 0: no limit; ``None``: not given. ``BadInput``."""
+        text = self.request_timeout
+        if not text:
+            return None
+        found = float(text) if text.isascii() and text.isdecimal() else duration_of_flag("--request-timeout", text)
+        if not 0 <= found < REQUEST_TIMEOUT_MOST_S:
+            remedy = f"from 0 to {REQUEST_TIMEOUT_MOST_S} seconds, such as 30s"
+            raise BadInput(f"{text[:80]!r} is out of range", place="--request-timeout", remedy=remedy)
+        return found
+
+    def change_cluster(self, cluster: _Cluster) -> _Cluster:
+        """The cluster by these options."""
+        changes: dict[str, Any] = {}
+        if self.server:
+            changes["server"] = self.server
+        if self.server or self.tls_server_name:
+            changes["tls_server_name"] = self.tls_server_name
+        if self.insecure_skip_tls_verify or self.certificate_authority:
+            changes["insecure_skip_tls_verify"] = self.insecure_skip_tls_verify
+            changes["certificate_authority"] = _absolute(self.certificate_authority)
+            changes["certificate_authority_data"] = ""
+        return msgspec.structs.replace(cluster, **changes)
+
+    def change_user(self, user: _User) -> _User:
+        """The user by these options."""
+        changes: dict[str, Any] = {}
+        if self.token:
+            changes |= {"token": self.token, "token_file": "", "exec": None}
+        for name in ("client_certificate", "client_key"):
+            if file := getattr(self, name):
+                changes |= {name: _absolute(file), f"{name}_data": ""}
+        for name in ("act_as", "act_as_uid", "act_as_groups"):
+            if value := getattr(self, name):
+                changes[name] = value
+        return msgspec.structs.replace(user, **changes)
+
+
+class Impersonation(NamedTuple):
+    """Whom the server is to take the caller for, if it allows that."""
+
+    user: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Of a request; each group has a header of its own."""
+        found = [("Impersonate-User", self.user), *(("Impersonate-Group", one) for one in self.groups)]
+        return [*found, *([("Impersonate-Uid", self.uid)] if self.uid else [])]
 
 
 class _Granted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,10 +199,17 @@ class ClusterAccess:
         certificate: tuple[bytes, bytes] | None = None,
         plugin: ExecPlugin | None = None,
         folder: Path | None = None,
+        act_as: Impersonation | None = None,
+        tls_server_name: str = "",
+        request_timeout_s: float | None = None,
     ) -> None:
         """``authority``: PEM, or the file that has it now; absent: what the system knows. ``certificate``: the client's
-        own, and its key (PEM). ``folder``: from where a plug-in is started."""
+        own, and its key (PEM). ``folder``: from where a plug-in is started. ``tls_server_name``: in the server's
+        certificate, instead of its host. ``request_timeout_s``: 0: no limit; ``None``: that of all clients."""
         self.server = server
+        self.request_timeout_s = request_timeout_s
+        self._act_as = act_as
+        self._tls_server_name = tls_server_name
         self._authority = authority
         self._verify = verify
         self._token = token
@@ -145,10 +233,14 @@ class ClusterAccess:
                 certificate = granted.client_certificate_data.encode(), granted.client_key_data.encode()
         elif self._token_file is not None:
             token = self._read(self._token_file).decode(errors="replace").strip()
-        headers = {"Accept": "application/json", "User-Agent": "outlive"}
+        headers = [("Accept", "application/json"), ("User-Agent", "outlive")]
         if token:
-            headers["Authorization"] = f"Bearer {token}"
-        return RequestCredentials(headers, self._trust(certificate))
+            headers.append(("Authorization", f"Bearer {token}"))
+        if self._act_as is None:
+            return RequestCredentials(dict(headers), self._trust(certificate))
+        from multidict import CIMultiDict
+
+        return RequestCredentials(CIMultiDict(headers + self._act_as.headers()), self._trust(certificate))
 
     async def renew(self, refused: RequestCredentials, clock: Clock) -> bool:
         """True if others than the refused credentials are there now."""
@@ -186,6 +278,8 @@ class ClusterAccess:
             context = ssl.create_default_context(cadata=authority.decode("ascii") if authority else None)
         except (ssl.SSLError, UnicodeDecodeError) as error:
             raise BadInput(f"the certificate authority of {self.server} is none: {error}") from None
+        if self._tls_server_name:
+            context = _NamedContext.of(context, self._tls_server_name, authority.decode("ascii"))
         if not self._verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -203,6 +297,35 @@ class ClusterAccess:
             assert self._plugin is not None
             self._granted = await run_plugin(self._plugin, self._folder)
             return self._granted
+
+
+class _NamedContext(ssl.SSLContext):
+    """Expects one name in the server's certificate, whatever host the client connects to."""
+
+    name = ""
+
+    @classmethod
+    def of(cls, like: ssl.SSLContext, name: str, authority: str) -> _NamedContext:
+        """With the rules of that context."""
+        made = cls(ssl.PROTOCOL_TLS_CLIENT)
+        made.name = name
+        made.options, made.verify_flags, made.minimum_version = like.options, like.verify_flags, like.minimum_version
+        if authority:
+            made.load_verify_locations(cadata=authority)
+        else:
+            made.load_default_certs()
+        return made
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """As a client with that name."""
+        return super().wrap_bio(incoming, outgoing, server_side, self.name, session)
 
 
 async def run_plugin(plugin: ExecPlugin, folder: Path | None = None) -> _Granted:
@@ -248,35 +371,61 @@ async def run_plugin(plugin: ExecPlugin, folder: Path | None = None) -> _Granted
     return given.status
 
 
-def cluster_access(kubeconfig: str = "", context: str = "", environ: Mapping[str, str] = os.environ) -> ClusterAccess:
-    """Access by a kubeconfig: the given one, that of ``KUBECONFIG``, the pod's service account, or ``~/.kube/config``.
+def cluster_access(
+    kubeconfig: str = "",
+    context: str = "",
+    environ: Mapping[str, str] = os.environ,
+    overrides: AccessOverrides = AccessOverrides(),
+) -> ClusterAccess:
+    """Access by a kubeconfig: the given one, that of ``KUBECONFIG``, the pod's service account, or ``~/.kube/config``;
+    where there is none of them, by the overrides alone if they name a server.
 
-    ``BadInput`` names the file and the entry that is wrong or not supported; ``Forbidden`` one that is not readable.
+    ``BadInput`` names the file and the entry, or the option, that is wrong or not supported; ``Forbidden`` a file that
+    is not readable.
     """
     named = kubeconfig or environ.get("KUBECONFIG", "")
     if not named and environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT / "token").exists():
-        return in_cluster_access(environ)
+        _check_needs_no_file(context, overrides)
+        return in_cluster_access(environ, overrides=overrides)
     paths = [Path(one).expanduser() for one in named.split(os.pathsep) if one] or [Path("~/.kube/config").expanduser()]
     found = [path for path in paths if path.exists()]
-    if not found:
-        place = str(paths[0])
+    if found:
+        return _from_kubeconfigs([_Kubeconfig(path, _read_document(path)) for path in found], context, overrides)
+    place = str(paths[0])
+    if kubeconfig or not overrides.server:
         raise BadInput("no such kubeconfig", place=place, remedy="give --kubeconfig FILE, or set KUBECONFIG")
-    return _from_kubeconfigs([_Kubeconfig(path) for path in found], context)
+    _check_needs_no_file(context, overrides)
+    nowhere = _Kubeconfig(Path("--server"), {})
+    return _connect(overrides.change_cluster(_Cluster()), overrides.change_user(_User()), nowhere, nowhere, overrides)
 
 
-def in_cluster_access(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> ClusterAccess:
+def in_cluster_access(
+    environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT, overrides: AccessOverrides = AccessOverrides()
+) -> ClusterAccess:
     """Access of a pod, by its service account."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     name = f"[{host}]" if ":" in host else host
-    return ClusterAccess(f"https://{name}:{port}", authority=folder / "ca.crt", token_file=folder / "token")
+    cluster = overrides.change_cluster(
+        _Cluster(server=f"https://{name}:{port}", certificate_authority=str(folder / "ca.crt"))
+    )
+    place = _Kubeconfig(folder / "token", {})
+    user = overrides.change_user(_User(token_file=place.path.name))
+    return _connect(cluster, user, place, place, overrides, later=True)
+
+
+def _check_needs_no_file(context: str, overrides: AccessOverrides) -> None:
+    for name, value in (("--context", context), ("--cluster", overrides.cluster), ("--user", overrides.user)):
+        if value:
+            why = f"{value[:80]!r} is the name of an entry of a kubeconfig, and there is none"
+            raise BadInput(why, place=name, remedy=f"give --kubeconfig FILE, or leave {name} out")
 
 
 class _Kubeconfig:
     """One file, its paths relative to its folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, document: dict[str, Any]) -> None:
         self.path = path
-        self.document = _read_document(path)
+        self.document = document
 
     def entry(self, plural: str, name: str) -> Any:
         """The named entry of ``clusters``, ``users`` or ``contexts``; ``None``."""
@@ -302,21 +451,36 @@ class _Kubeconfig:
             raise BadInput(f"{what} cannot be read: {error.strerror}", place=place, remedy="check the path") from None
 
 
-def _from_kubeconfigs(files: list[_Kubeconfig], context: str) -> ClusterAccess:
+def _from_kubeconfigs(files: list[_Kubeconfig], context: str, overrides: AccessOverrides) -> ClusterAccess:
     """Like kubectl: the first file that has an entry of a name says it."""
     place = str(files[0].path)
     chosen = context or next((one for file in files if (one := file.document.get("current-context"))), "")
-    if not chosen:
+    used = _Context()
+    if chosen:
+        used, _ = _entry(files, "contexts", str(chosen), _Context, place)
+    elif not (overrides.server or overrides.cluster):
         raise BadInput("has no current-context", place=place, remedy="kubectl config use-context NAME, or --context")
-    used, _ = _entry(files, "contexts", str(chosen), _Context, place)
-    cluster, of_cluster = _entry(files, "clusters", used.cluster, _Cluster, place)
-    user, of_user = _entry(files, "users", used.user, _User, place) if used.user else (_User(), files[0])
-    for option, value in (("proxy-url", cluster.proxy_url), ("tls-server-name", cluster.tls_server_name)):
-        if value:
-            remedy = "reach the server directly, by a name of its certificate"
-            raise BadInput(
-                f"{option} of cluster {used.cluster!r} is not supported", place=str(of_cluster.path), remedy=remedy
-            )
+    cluster, of_cluster, user, of_user = _Cluster(), files[0], _User(), files[0]
+    if name := overrides.cluster or used.cluster:
+        cluster, of_cluster = _entry(files, "clusters", name, _Cluster, place)
+        if cluster.proxy_url:
+            why, remedy = f"proxy-url of cluster {name!r} is not supported", "reach the server directly"
+            raise BadInput(why, place=str(of_cluster.path), remedy=remedy)
+    if name := overrides.user or used.user:
+        user, of_user = _entry(files, "users", name, _User, place)
+    return _connect(overrides.change_cluster(cluster), overrides.change_user(user), of_cluster, of_user, overrides)
+
+
+def _connect(
+    cluster: _Cluster,
+    user: _User,
+    of_cluster: _Kubeconfig,
+    of_user: _Kubeconfig,
+    overrides: AccessOverrides,
+    *,
+    later: bool = False,
+) -> ClusterAccess:
+    """Access to that cluster as that user. ``later``: files may be there only when they are needed."""
     if user.exec is not None and user.exec.api_version not in PLUGIN_VERSIONS:
         why = f"exec plug-in of {user.exec.api_version}"
         raise BadInput(f"{why} is not supported", place=str(of_user.path), remedy=f"use {PLUGIN_VERSIONS[0]}")
@@ -324,19 +488,44 @@ def _from_kubeconfigs(files: list[_Kubeconfig], context: str) -> ClusterAccess:
     key = of_user.pem(user.client_key_data, user.client_key, "client-key")
     if bool(certificate) != bool(key):
         raise BadInput("a client certificate needs its key, and a key its certificate", place=str(of_user.path))
-    authority = of_cluster.pem(
-        cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
-    )
+    authority: bytes | Path = of_cluster.beside(cluster.certificate_authority)
+    if not later or cluster.certificate_authority_data or not cluster.certificate_authority:
+        authority = of_cluster.pem(
+            cluster.certificate_authority_data, cluster.certificate_authority, "certificate-authority"
+        )
+    if cluster.insecure_skip_tls_verify and authority:
+        why = "a certificate authority is given, and that no certificate is verified"
+        raise BadInput(why, place=str(of_cluster.path), remedy="leave one of them out")
+    if not user.act_as and (user.act_as_uid or user.act_as_groups):
+        raise BadInput("a group or uid to act as needs a user to act as", place="--as-group", remedy="give --as USER")
     return ClusterAccess(
-        cluster.server.rstrip("/"),
+        _address_of(cluster, bool(authority or certificate)),
         authority=authority or None,
         verify=not cluster.insecure_skip_tls_verify,
         token=user.token,
         token_file=of_user.beside(user.token_file) if user.token_file and not user.token else None,
         certificate=(certificate, key) if certificate else None,
-        plugin=user.exec,
+        plugin=user.exec if not user.token else None,
         folder=of_user.path.parent,
+        act_as=Impersonation(user.act_as, user.act_as_uid, user.act_as_groups) if user.act_as else None,
+        tls_server_name=cluster.tls_server_name,
+        request_timeout_s=overrides.request_timeout_s,
     )
+
+
+def _address_of(cluster: _Cluster, secured: bool) -> str:
+    """The address of its server; one without a scheme is of TLS where anything of TLS is given, as at kubectl."""
+    server = cluster.server.rstrip("/")
+    if "://" not in server:
+        server = f"{'https' if secured or cluster.insecure_skip_tls_verify else 'http'}://{server}"
+    if not server.startswith(("http://", "https://")) or server.endswith("://"):
+        remedy = "such as --server https://10.0.0.1:6443"
+        raise BadInput(f"{cluster.server[:200]!r} is no address of an API server", remedy=remedy)
+    return server
+
+
+def _absolute(file: str) -> str:
+    return str(Path(file).absolute()) if file else ""
 
 
 def _entry(files: list[_Kubeconfig], plural: str, name: str, kind: type[Any], place: str) -> tuple[Any, _Kubeconfig]:

@@ -92,6 +92,8 @@ class KubernetesStore(RestStore):
         super().__init__(access.server, clock=clock, random=random, calls=calls)
         self.troubles = StoreTroubles(clock)
         self._access = access
+        if access.request_timeout_s is not None:
+            self.answer_s = access.request_timeout_s or None
         self._silence_s = silence_s
         self._incarnation = ""
         self._newest = 0
