@@ -70,6 +70,7 @@ def test_without_words_every_option_has_the_default_of_the_controller_that_came_
         "brakeWindowS": 60,
         "brakeDomainLabel": "topology.kubernetes.io/zone",
         "standbyDelayS": 10,
+        "vmEvacuationTimeoutS": 60,
         "drbdsetup": "drbdsetup",
         "drbdProcFile": "/proc/drbd",
     }
@@ -258,6 +259,7 @@ def test_the_file_is_that_of_the_flag_or_of_the_environment(tmp_path: Path) -> N
         "--brake-fraction=0",
         "--brake-fraction=1.1",
         "--standby-delay=-1s",
+        "--vm-evacuation-timeout=-1s",
         "--node-name=",
         "--health-bind-address=8000",
         "--health-bind-address=:80000",
