@@ -55,8 +55,8 @@ class Kubelets:
         self.nodes = nodes
         self.dead: set[str] = set()
         self._drbd = drbd
-        self._openers: dict[str, list[int]] = {}
-        """Uid of a pod → the devices that its processes have open."""
+        self._openers: dict[str, dict[str, int]] = {}
+        """Uid of a pod → the devices that its processes have open, by their resources."""
         self.errors: list[BaseException] = []
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
@@ -76,10 +76,12 @@ class Kubelets:
                 with contextlib.suppress(ApiRefusal):
                     self.server.call("DELETE", path)
 
-    def create_volume(self, name: str, claim: str, *, resource: str = "", namespace: str = "default") -> None:
+    def create_volume(
+        self, name: str, claim: str, *, resource: str = "", namespace: str = "default", mode: str = "ReadWriteOnce"
+    ) -> None:
         """A persistent volume of the CSI driver, and the claim that is bound to it."""
         size = {"storage": "1Gi"}
-        spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        spec: dict[str, Any] = {"accessModes": [mode], "storageClassName": ""}
         claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
         wanted = {**spec, "volumeName": name, "resources": {"requests": size}}
         made = self.server.call("POST", claims, {"metadata": {"name": claim}, "spec": wanted})
@@ -91,7 +93,7 @@ class Kubelets:
         self.server.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
         # the binder would take up to a quarter of a minute for that
         self.server.call("PATCH", f"/api/v1/persistentvolumes/{name}/status", {"status": {"phase": "Bound"}}, MERGE)
-        status = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": size}
+        status = {"phase": "Bound", "accessModes": [mode], "capacity": size}
         self.server.call("PATCH", f"{claims}/{claim}/status", {"status": status}, MERGE)
 
     def create_stateful_set(self, name: str, *, replicas: int = 1, namespace: str = "default", **spec: Any) -> None:
@@ -250,11 +252,12 @@ class Kubelets:
         if self._drbd is None or uid in self._openers:
             return True
         try:
-            opened = [self._drbd.open(node, self._handle_of(volume)) for volume in sorted(volumes)]
+            handles = [self._handle_of(volume) for volume in sorted(volumes)]
+            opened = {handle: self._drbd.open(node, handle) for handle in handles}
         except LabError:  # such as one that is in use elsewhere: kubelet tries again
             return False
         self._openers[uid] = opened
-        for one in opened:
+        for one in opened.values():
             self._drbd.start_write(one)
         return True
 
@@ -262,9 +265,9 @@ class Kubelets:
         """Close the devices of a pod; whether that was possible: a process that waits for its I/O does not end."""
         if self._drbd is None:
             return True
-        if is_frozen(self._drbd, node):
+        if any(is_frozen(self._drbd, node, handle) for handle in self._openers.get(uid, ())):
             return False
-        for one in self._openers.pop(uid, ()):
+        for one in self._openers.pop(uid, {}).values():
             self._drbd.close(one)
         return True
 
@@ -286,9 +289,9 @@ class Kubelets:
         return str(spec["csi"]["volumeHandle"])
 
 
-def is_frozen(drbd: DrbdLab, node: str) -> bool:
-    """Whether a volume of the node lets its writer wait."""
-    states = json.loads(drbd.call("status_text", node))
+def is_frozen(drbd: DrbdLab, node: str, resource: str) -> bool:
+    """Whether the volume lets its writer on that node wait."""
+    states = json.loads(drbd.call("status_text", node, resource))
     return any(one["role"] == "Primary" and one["suspended"] for one in states)
 
 

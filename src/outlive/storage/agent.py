@@ -336,6 +336,7 @@ class StorageAgent:
             brake_window_s=own.brake_window_s,
             domains=self.cache.domains(own.brake_domain_label),
             kubevirt=True,
+            evacuation_limit_s=own.vm_evacuation_timeout_s,
             out_of_service=True,
         )
 

@@ -21,6 +21,7 @@ from outlive.storage.tick import Plan, PlannedRemoval, StorageEvent, has_taint
 TAINT_ATTEMPTS: Final = 3
 GONE: Final = 404
 CONFLICT: Final = 409
+REFUSED: Final = 429
 PlanError = Literal["taint-failed", "evict-failed", "delete-failed", "detach-failed", "demote-failed", "volume-missing"]
 
 
@@ -157,6 +158,9 @@ class _PlanRun:
                 continue
             if answer.is_success or answer.status == GONE:
                 self.events += removal.events
+                continue
+            if answer.status == REFUSED and removal.refused:
+                self.events += removal.refused
                 continue
             self.fail("evict-failed" if removal.op == "evict" else "delete-failed")
             if one_by_one and not self.hardened:

@@ -26,6 +26,7 @@ from outlive.runtime.decisions import without_nulls
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.storage.drbd import DrbdResource
+from outlive.storage.kubevirt import VM_PARTS, vm_keys
 from outlive.storage.mapping import (
     ATTACHMENTS_BY_VOLUME,
     PODS_BY_CLAIM,
@@ -89,7 +90,8 @@ class ClusterCache:
             {
                 name: lambda obj, name=name: pod_keys(_view(PodView, obj), profile, self._satellites)[name]
                 for name in (PODS_BY_CLAIM, SATELLITE_PODS)
-            },
+            }
+            | {VM_PARTS: lambda obj: vm_keys(_view(PodView, obj))},
         )
         self._informers: tuple[Informer[Any], ...] = (self.volumes, self.pods, self.attachments, self.nodes)
 
@@ -160,6 +162,13 @@ class ClusterCache:
                 for pod in self._find(self.pods, PodView, SATELLITE_PODS, connection.name):
                     pods[pod.metadata.key] = pod
                     nodes.add(pod.spec.node_name)
+        rest = list(pods.values())
+        while rest:
+            for key in vm_keys(rest.pop()):
+                for pod in self._find(self.pods, PodView, VM_PARTS, key):
+                    if pod.metadata.key not in pods:
+                        pods[pod.metadata.key] = pod
+                        rest.append(pod)
         for pod in list(pods.values()):
             for name, _ in pod.claims:
                 key = f"{pod.metadata.namespace}/{name}"

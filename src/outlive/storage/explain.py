@@ -12,7 +12,6 @@ import msgspec
 from outlive.base.errors import NotFound
 from outlive.runtime.decisions import Decision
 from outlive.storage.failover import explain_failover
-from outlive.storage.mapping import unsafe_reason
 from outlive.storage.objects import IGNORE_ANNOTATION, PodView
 from outlive.storage.own_node import is_stuck
 from outlive.storage.tick import Precondition, ResourceObjects, TickInput, TickResult, TickView
@@ -129,11 +128,7 @@ def _explain_resource(
 
 def _check_pod(view: TickView, resource: str, pod: PodView) -> list[Precondition]:
     """Whether it would be moved if its node were lost."""
-    unsafe = [
-        f"{volume.name}: {why}"
-        for volume in pod.spec.volumes
-        if (why := unsafe_reason(volume, pod.metadata.namespace, view.volumes_by_claim))
-    ]
+    unsafe = view.unsafe_volumes(pod)
     found = (
         ("is-running", pod.is_running, pod.status.phase),
         ("has-owner", bool(pod.metadata.owner_references), f"{len(pod.metadata.owner_references)} owners"),
@@ -178,7 +173,9 @@ def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, ch
     if is_stuck(resource, hardened=view.is_hardened):
         steps.append("the volume is frozen here: its role is taken once no pod here wants it")
     if resource.force_io_failures:
-        steps.append("the volume answers with I/O errors here: its pods here are evicted")
+        own = view.given.own
+        then = f"; VMs of KubeVirt have {own.evacuation_limit_s:g} s to migrate away" if own.kubevirt else ""
+        steps.append(f"the volume answers with I/O errors here: its pods here are evicted{then}")
     if not steps:
         failed = next((one for one in checks if not one.holds), None)
         steps.append("nothing: no peer is lost" if failed is None else f"nothing: {failed.check} does not hold")

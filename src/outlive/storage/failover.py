@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 from outlive.runtime.decisions import Decision
 from outlive.storage.brake import first_actor, is_mass_loss
 from outlive.storage.drbd import CONNECTED, MAJORITY, promotion_facts, take_over_checks
-from outlive.storage.kubevirt import is_vm_part, vm_of, with_launchers
-from outlive.storage.mapping import unsafe_reason
+from outlive.storage.kubevirt import is_vm_part
 from outlive.storage.objects import (
     ATTACHMENT,
     IGNORE_ANNOTATION,
@@ -174,6 +173,7 @@ class _FailoverRun:
             names = {name for request in self.view.requests() for name in request.node_names}
             lost = {loss.node.metadata.name for loss in self.losses}
             self.braked = is_mass_loss(lost, names | {options.node_name}, own.domains, own.brake_fraction)
+        acted = []
         for loss in self.losses:
             resource, name = loss.request.resource, loss.node.metadata.name
             where: dict[str, Any] = {"resource": resource.name, "node": name, "since": loss.since}
@@ -182,16 +182,25 @@ class _FailoverRun:
             if not self.check(loss.request, "time-over", is_over, seen, node=name):
                 self.pending.append(PendingLoss(**where))
                 continue
-            plan, skipped = self._plan(loss.request, loss.node, loss.users)
-            actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
-            acts = actor == options.node_name or self._is_left_undone(plan)
-            if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
-                self.waiting.append(WaitingLoss(**where, rule="standby", detail=actor))
-                continue
             held = self.braked and not has_elapsed(loss.since, options.fail_over_timeout_s + own.brake_window_s, now)
             seen = "so much is lost at once that it is waited for" if self.braked else "few nodes are lost"
             if not self.check(loss.request, "no-mass-failover", not held, seen, node=name):
                 self.waiting.append(WaitingLoss(**where, rule="brake"))
+                continue
+            acted.append(loss)
+        for loss in acted:
+            resource, name = loss.request.resource, loss.node.metadata.name
+            nodes = {one.node.metadata.name for one in acted if one.request is loss.request}
+            where = {"resource": resource.name, "node": name, "since": loss.since}
+            held_by = self._unproven_end(loss, nodes)
+            if not self.check(loss.request, "vms-whole", not held_by, held_by or "no VM has another end", node=name):
+                self.waiting.append(WaitingLoss(**where, rule="migration", detail=held_by))
+                continue
+            plan, skipped = self._plan(loss, nodes)
+            actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
+            acts = actor == options.node_name or self._is_left_undone(plan)
+            if not self.check(loss.request, "acts-first", acts, f"{actor} acts first", node=name):
+                self.waiting.append(WaitingLoss(**where, rule="standby", detail=actor))
                 continue
             self.skipped += skipped
             self.plans.append(plan)
@@ -220,14 +229,27 @@ class _FailoverRun:
         since = before.get(node, now) if isinstance(before, dict) else now
         return str(self.timers.setdefault(resource, {}).setdefault(node, since))
 
-    def _plan(self, request: ResourceObjects, node: NodeView, users: list[PodView]) -> tuple[Plan, list[SkippedPod]]:
-        """What is done about a loss, and the pods that are left alone."""
+    def _unproven_end(self, loss: _Loss, nodes: set[str]) -> str:
+        """A node that this resource has lost as well, without anything being done there yet, and on which another part
+        of a VM runs; empty: there is none. Both ends of a migration go together."""
+        unproven = {one.node.metadata.name for one in self.losses if one.request is loss.request} - nodes
+        parts = (part for pod in loss.users for part in self.view.vms.of(pod) if part.is_running)
+        return next((part.spec.node_name for part in parts if part.spec.node_name in unproven), "")
+
+    def _plan(self, loss: _Loss, nodes: set[str]) -> tuple[Plan, list[SkippedPod]]:
+        """What is done about a loss, and the pods that are left alone. ``nodes``: those that are lost to the resource
+        and acted on."""
+        request, node = loss.request, loss.node
         name, options, hardened = node.metadata.name, self.view.options, self.view.is_hardened
         ready = self.view.counts_as_ready(node)
         grace = options.grace_period_s if ready else 0
         attachments = request.attachments_on(name)[: None if hardened else 1]
-        if self.view.given.own.kubevirt:
-            users = self._whole_vms(users)
+        found = {pod.metadata.key: pod for pod in loss.users}
+        for pod in loss.users:
+            for part in self.view.vms.of(pod):
+                if part.is_running and part.spec.node_name in nodes:
+                    found.setdefault(part.metadata.key, part)
+        users = list(found.values())
         skipped = [one for pod in users if (one := self._exemption(request, name, pod)) is not None]
         exempt = {(one.namespace, one.pod) for one in skipped}
         removals = [
@@ -271,32 +293,25 @@ class _FailoverRun:
         )
         return plan, skipped
 
-    def _whole_vms(self, users: list[PodView]) -> list[PodView]:
-        """The users with all that goes with them: launchers of hot-plugged disks, and the other end of a migration
-        where its node is lost as well."""
-        found = with_launchers(users, self.view.pods_by_uid)
-        vms = {vm_of(pod) for pod in found} - {""}
-        lost = {loss.node.metadata.name for loss in self.losses}
-        there = {pod.metadata.key for pod in found}
-        return found + [
-            pod
-            for pod in self.view.given.cluster.pods
-            if vm_of(pod) in vms and pod.is_running and pod.spec.node_name in lost and pod.metadata.key not in there
-        ]
-
     def _exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
-        """Why a pod is left alone; ``None``: it is not."""
-        if not pod.metadata.owner_references:
-            return _skip(request, node, pod, "unowned")
-        if IGNORE_ANNOTATION in pod.metadata.annotations:
-            return _skip(request, node, pod, "annotation")
-        if self.view.options.fail_over_unsafe_pods:
-            return None
-        for volume in pod.spec.volumes:
-            why = unsafe_reason(volume, pod.metadata.namespace, self.view.volumes_by_claim)
-            if why:
-                return _skip(request, node, pod, "unsafe", f"{volume.name}: {why}")
+        """Why a pod is left alone, be it for another part of its VM; ``None``: it is not."""
+        for part in self.view.vms.of(pod):
+            found = self._exempt_itself(part)
+            if found is not None:
+                reason, detail = found
+                if part is not pod:
+                    detail = f"{part.metadata.namespace}/{part.metadata.name} of the same VM {detail}".rstrip()
+                return _skip(request, node, pod, reason, detail)
         return None
+
+    def _exempt_itself(self, pod: PodView) -> tuple[str, str] | None:
+        """Reason and detail."""
+        if not pod.metadata.owner_references:
+            return "unowned", ""
+        if IGNORE_ANNOTATION in pod.metadata.annotations:
+            return "annotation", ""
+        unsafe = [] if self.view.options.fail_over_unsafe_pods else self.view.unsafe_volumes(pod)
+        return ("unsafe", unsafe[0]) if unsafe else None
 
     def _is_ready(self, pod: PodView) -> bool:
         node = self.view.nodes.get(pod.spec.node_name)

@@ -162,6 +162,9 @@ FLAGS: Final = (
              "The label of a node that names its failure domain; a node without it is a domain of its own."),
     FlagSpec("standby-delay", DURATION, "10s", "own",
              "How long other survivors wait for the one that acts first; 0: all of them act."),
+    FlagSpec("vm-evacuation-timeout", DURATION, "60s", "own",
+             "How long an evicted VM of KubeVirt may take to migrate away from a volume that answers with errors; then "
+             "its pods are deleted. 0: at once."),
     FlagSpec("kubeconfig", TEXT, "", "client", "File that says where the API server is. Default: as a pod of it."),
     FlagSpec("context", TEXT, "", "client", "Context of the kubeconfig."),
     FlagSpec("cluster", TEXT, "", "client", "Cluster of the kubeconfig."),

@@ -1,8 +1,8 @@
-"""Pods of KubeVirt: a VM is a launcher pod, with a second one while it migrates, and pods that hold hot-plugged disks.
+"""Pods of KubeVirt: a VM is a launcher pod, a second one while it migrates, and the pods that hold hot-plugged disks.
 
-Its webhook answers an eviction of a launcher with 429 and begins a live migration, which cannot end well where the disk
-is lost; pods of hot-plugged disks it never lets go. So both are deleted where the loss is proven: the disruption budget
-that KubeVirt keeps for them would block for ever (docs/roles/storage-agent.md#kubevirt).
+All of them are one unit: a disk without its VM is of no use, and a VM whose other end goes on running is no VM less.
+KubeVirt's webhook answers each eviction of a launcher with 429 and begins a live migration, and never lets a pod of a
+hot-plugged disk go, so that evictions alone would not end (docs/roles/storage-agent.md#kubevirt).
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from outlive.storage.objects import PodView
+from outlive.storage.objects import PodView, VolumeView
 
 KIND_LABEL: Final = "kubevirt.io"
 LAUNCHER: Final = "virt-launcher"
 HOTPLUG: Final = "hotplug-disk"
 INSTANCE_LABEL: Final = "kubevirt.io/created-by"
 """Of launchers: the uid of the VM instance that they run; that of both ends of a migration is one."""
+VM_PARTS: Final = "vm-parts"
+"""The index of pods by ``vm_keys``."""
+FINISHED: Final = ("Succeeded", "Failed")
 
 
 def is_launcher(pod: PodView) -> bool:
@@ -34,18 +37,47 @@ def is_vm_part(pod: PodView) -> bool:
     return is_launcher(pod) or is_hotplug(pod)
 
 
-def with_launchers(pods: Iterable[PodView], by_uid: Mapping[str, PodView]) -> list[PodView]:
-    """The pods, and the launcher of each that holds hot-plugged disks: the VM goes with its disk."""
-    found = {pod.metadata.key: pod for pod in pods}
-    for pod in list(found.values()):
-        if is_hotplug(pod):
-            for owner in pod.metadata.owner_references:
-                launcher = by_uid.get(str(owner.get("uid", "")))
-                if launcher is not None and is_launcher(launcher):
-                    found[launcher.metadata.key] = launcher
-    return list(found.values())
+def vm_keys(pod: PodView) -> list[str]:
+    """Uids by which parts of one VM find each other: of a launcher its own and that of its VM instance, of a pod of
+    hot-plugged disks that of its launcher. Pods that share one belong together; other pods have none."""
+    if is_launcher(pod):
+        keys = [pod.metadata.uid, pod.metadata.labels.get(INSTANCE_LABEL, "")]
+    elif is_hotplug(pod):
+        keys = [str(owner.get("uid") or "") for owner in pod.metadata.owner_references]
+    else:
+        return []
+    return [key for key in dict.fromkeys(keys) if key]
 
 
-def vm_of(pod: PodView) -> str:
-    """The uid of the VM instance that a launcher runs; empty: the pod runs none."""
-    return pod.metadata.labels.get(INSTANCE_LABEL, "") if is_launcher(pod) else ""
+class VmParts:
+    """The pods of a cluster that are parts of VMs."""
+
+    def __init__(self, pods: Iterable[PodView]) -> None:
+        self._by_key: dict[str, list[PodView]] = {}
+        for pod in sorted(filter(is_vm_part, pods), key=lambda one: one.metadata.key):
+            for key in vm_keys(pod):
+                self._by_key.setdefault(key, []).append(pod)
+
+    def of(self, pod: PodView) -> list[PodView]:
+        """The pod, and all other parts of its VM that have not finished."""
+        found = {pod.metadata.key: pod}
+        rest = [pod]
+        while rest:
+            for key in vm_keys(rest.pop()):
+                for other in self._by_key.get(key, ()):
+                    if other.metadata.key not in found and other.status.phase not in FINISHED:
+                        found[other.metadata.key] = other
+                        rest.append(other)
+        return list(found.values())
+
+
+def vm_volume_reason(volume: VolumeView, reason: str) -> str:
+    """Why a volume of a part of a VM is unsafe, given why one of any pod would be; empty: it is not.
+
+    Container disks may be volumes of type ``image``, which nobody writes. A path of the host is a disk of the VM.
+    """
+    if volume.image is not None:
+        return ""
+    if isinstance(volume.host_path, Mapping):
+        return f"host disk {volume.host_path.get('path', '')}".rstrip()
+    return reason

@@ -112,6 +112,8 @@ class VolumeView(ObjectPart, frozen=True, kw_only=True):
     downward_api: Any = msgspec.field(name="downwardAPI", default=None)
     empty_dir: Any = None
     git_repo: Any = None
+    host_path: Any = None
+    image: Any = None
     projected: Any = None
     secret: Any = None
 

@@ -80,6 +80,8 @@ class OwnOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The label of a node that names its failure domain; a node without it is a domain of its own."""
     standby_delay_s: float = 10.0
     """How long other survivors wait for the one that acts first; 0: all of them act."""
+    vm_evacuation_timeout_s: float = 60.0
+    """How long an evicted VM of KubeVirt may take to migrate away from a volume that fails."""
     drbdsetup: str = "drbdsetup"
     """The program that reads and changes DRBD."""
     drbd_proc_file: str = "/proc/drbd"
@@ -148,6 +150,7 @@ def parse_options(
         brake_window_s=parse_duration(values["brake-window"]),
         brake_domain_label=values["brake-domain-label"],
         standby_delay_s=parse_duration(values["standby-delay"]),
+        vm_evacuation_timeout_s=parse_duration(values["vm-evacuation-timeout"]),
         drbdsetup=values["drbdsetup"],
         drbd_proc_file=values["drbd-proc-file"],
         record_cuts=values["record-cuts"],
@@ -187,6 +190,7 @@ def check_usable(flags: AgentFlags) -> None:
     _check_range("api-burst", float(flags.flags["api-burst"]), least=1)
     _check_range("brake-window", own.brake_window_s, least=0)
     _check_range("standby-delay", own.standby_delay_s, least=0)
+    _check_range("vm-evacuation-timeout", own.vm_evacuation_timeout_s, least=0)
     _check_range("brake-fraction", own.brake_fraction, least=0.01, most=1)
     if not options.node_name:
         raise BadOption("the own node has no name", place="--node-name", remedy="give it, or NODE_NAME")

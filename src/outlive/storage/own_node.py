@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from outlive.runtime.decisions import Decision
 from outlive.storage.drbd import MAJORITY, DrbdResource
+from outlive.storage.kubevirt import is_launcher, is_vm_part
 from outlive.storage.objects import (
     CLAIM,
     IGNORE_ANNOTATION,
@@ -98,22 +99,23 @@ def _claim_reference(ref: ClaimRef, *, filled: bool) -> ObjectReference:
 
 
 def evict_failing(given: TickInput) -> TickResult:
-    """Plans that have local pods go whose volume answers with errors since its role was taken."""
+    """Plans that have local pods go whose volume answers with errors since its role was taken.
+
+    Of a VM of KubeVirt the launcher is evicted, which has it migrate; what is left of it after ``evacuation_limit_s``
+    is deleted.
+    """
     view = TickView(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     name, options = view.options.node_name, view.options
     node = view.nodes.get(name)
+    evacuations = _Evacuations(view)
     plans = []
     missing = False
     for request in view.requests():
         if not request.resource.force_io_failures:
             continue
-        users = [
-            pod
-            for pod in request.pods_on(name)
-            if pod.metadata.owner_references and IGNORE_ANNOTATION not in pod.metadata.annotations
-        ]
+        users = _failing_users(view, request)
         if not users:
             continue
         if node is None and not options.disable_node_taints:
@@ -132,36 +134,80 @@ def evict_failing(given: TickInput) -> TickResult:
                 node_ready=node is not None and node.is_ready,
                 taint=taint,
                 removals=tuple(
-                    _eviction(pod, options.grace_period_s, related, note)
+                    removal
                     for pod in users
                     if not (view.is_hardened and pod.is_terminating)
+                    and (removal := evacuations.removal(pod, related, note)) is not None
                 ),
             )
         )
     return TickResult(
-        memory=given.memory,
+        memory=evacuations.memory,
         plans=tuple(plan for plan in plans if plan.taint is not None or plan.removals),
         error="node-missing" if missing else None,
     )
 
 
-def _eviction(pod: PodView, grace: int, related: ObjectReference | None, note: str) -> PlannedRemoval:
-    return PlannedRemoval(
-        op="evict",
-        namespace=pod.metadata.namespace,
-        pod=pod.metadata.name,
-        uid=pod.metadata.uid,
-        grace=grace,
-        events=(
-            StorageEvent(
-                type="Warning",
-                reason="VolumeForcingIoErrors",
-                action="EvictedPod",
-                regarding=reference_to(POD, pod),
-                related=related,
-                note=note,
-            ),
-        ),
+def _failing_users(view: TickView, request: ResourceObjects) -> list[PodView]:
+    """Pods here that use the volume, with all parts of their VMs here; without those that are to be left alone."""
+    found: dict[tuple[str, str], PodView] = {}
+    for pod in request.pods_on(view.options.node_name):
+        parts = [part for part in view.vms.of(pod) if part.spec.node_name == pod.spec.node_name]
+        if all(part.metadata.owner_references and IGNORE_ANNOTATION not in part.metadata.annotations for part in parts):
+            found |= {part.metadata.key: part for part in parts}
+    return list(found.values())
+
+
+class _Evacuations:
+    """How pods leave volumes that fail; remembers since when VMs of KubeVirt are to migrate away."""
+
+    def __init__(self, view: TickView) -> None:
+        self._view = view
+        memory = view.given.memory if isinstance(view.given.memory, dict) else {}
+        self._before: dict[str, str] = memory.get("evacuating") or {}
+        self._since: dict[str, str] = {}
+        """Uid of a part of a VM → since when."""
+
+    @property
+    def memory(self) -> Any:
+        """For the next tick; without the rule of our own what was given."""
+        if not self._view.given.own.kubevirt:
+            return self._view.given.memory
+        return {"evacuating": self._since} if self._since else None
+
+    def removal(self, pod: PodView, related: ObjectReference | None, note: str) -> PlannedRemoval | None:
+        """How the pod goes now; ``None``: with its launcher."""
+        own, now = self._view.given.own, self._view.given.now
+        is_part = own.kubevirt and is_vm_part(pod)
+        is_late = False
+        refused: tuple[StorageEvent, ...] = ()
+        if is_part:
+            since = self._since[pod.metadata.uid] = self._before.get(pod.metadata.uid, now)
+            is_late = has_elapsed(since, own.evacuation_limit_s, now)
+            if not is_late and not is_launcher(pod):
+                return None
+            refused = (_pod_event(pod, related, "EvacuationAwaited", f"{note}; KubeVirt is to migrate its VM"),)
+        if is_late:
+            note = f"{note}, and its VM has not migrated within {own.evacuation_limit_s:g} s"
+        return PlannedRemoval(
+            op="delete_pod" if is_late else "evict",
+            namespace=pod.metadata.namespace,
+            pod=pod.metadata.name,
+            uid=pod.metadata.uid,
+            grace=self._view.options.grace_period_s,
+            events=(_pod_event(pod, related, "EvictedPod", note),),
+            refused=refused,
+        )
+
+
+def _pod_event(pod: PodView, related: ObjectReference | None, action: str, note: str) -> StorageEvent:
+    return StorageEvent(
+        type="Warning",
+        reason="VolumeForcingIoErrors",
+        action=action,
+        regarding=reference_to(POD, pod),
+        related=related,
+        note=note,
     )
 
 

@@ -14,12 +14,14 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.storage.drbd import DrbdResource
+from outlive.storage.kubevirt import VmParts, is_vm_part, vm_volume_reason
 from outlive.storage.mapping import (
     SATELLITE_PODS,
     attachment_keys,
     map_node_names,
     parse_selector,
     pod_keys,
+    unsafe_reason,
     volume_keys,
 )
 from outlive.storage.objects import (
@@ -71,6 +73,8 @@ class OwnRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Node → its failure domain; a node without one is a domain of its own."""
     kubevirt: bool = False
     """Whether pods of KubeVirt are treated as parts of VMs."""
+    evacuation_limit_s: float = 60.0
+    """How long an evicted VM may take to migrate away from a volume that fails, before its pods are deleted."""
     out_of_service: bool = False
     """Whether a node that somebody declared out of service counts as not ready."""
 
@@ -122,6 +126,8 @@ class PlannedRemoval(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     grace: int
     events: tuple[StorageEvent, ...] = ()
+    refused: tuple[StorageEvent, ...] = ()
+    """What is told after a refusal (429), which is no failure then: KubeVirt moves the VM itself."""
 
 
 class PlannedDetachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +175,7 @@ class WaitingLoss(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     node: str
     since: str
-    rule: Literal["standby", "brake"]
+    rule: Literal["standby", "brake", "migration"]
     detail: str = ""
 
 
@@ -358,9 +364,20 @@ class TickView:
         return node.is_ready and not declared
 
     @cached_property
-    def pods_by_uid(self) -> dict[str, PodView]:
-        """Uid → pod."""
-        return {pod.metadata.uid: pod for pod in self.given.cluster.pods}
+    def vms(self) -> VmParts:
+        """VMs of KubeVirt; none without the rule of our own."""
+        return VmParts(self.given.cluster.pods if self.given.own.kubevirt else ())
+
+    def unsafe_volumes(self, pod: PodView) -> list[str]:
+        """Each volume of the pod that somebody else may write while its node is cut off, with the reason."""
+        found = []
+        for volume in pod.spec.volumes:
+            why = unsafe_reason(volume, pod.metadata.namespace, self.volumes_by_claim)
+            if why and self.given.own.kubevirt and is_vm_part(pod):
+                why = vm_volume_reason(volume, why)
+            if why:
+                found.append(f"{volume.name}: {why}")
+        return found
 
     def requests(self) -> list[ResourceObjects]:
         """One for each resource that can be decided about. In ``compat`` one with several volumes cannot."""
