@@ -45,6 +45,7 @@ PARTS = (
     "moves",
     "lab",
     "lab_kubernetes",
+    "storage_agent",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 CONTROLLER = "linstor.linbit.com/HighAvailabilityController"
 """By which name the agent reports events: that of the controller which it stands in for."""
+PAGE_OBJECTS = 50
+"""Of listings: pods have some 10 KiB each, of which little is kept."""
 ANSWER_S = 10.0
 """An agent answers within so long."""
 ANSWER_BYTES = 16 * 2**20
@@ -114,7 +116,7 @@ async def _serve(flags: AgentFlags) -> ExitCode | None:
         str(flags.client.get("context", "")),
         overrides=access_overrides(flags),
     )
-    store = KubernetesStore(access, clock=clock, random=random)
+    store = KubernetesStore(access, clock=clock, random=random, page_objects=PAGE_OBJECTS)
     events = KubernetesEvents(
         store, clock=clock, ids=SystemIds(), controller=CONTROLLER, instance=flags.options.node_name
     )

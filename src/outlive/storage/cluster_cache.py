@@ -204,9 +204,10 @@ class _TrimmedStore:
                 yield self._trim(kind, change.object) if isinstance(change, Upsert) else change
 
     def _trim(self, kind: type[K], obj: K) -> Change[K]:
-        document, meta = without_nulls(obj.document), obj.metadata
-        if kind is KubernetesPod:
+        document, meta = obj.document, obj.metadata
+        if kind is KubernetesPod:  # first, since little is left of one
             document = trim_pod(document, self._satellites)
+        document = without_nulls(document)
         try:
             view = msgspec.convert(document, VIEWS[kind])
         except msgspec.ValidationError as error:

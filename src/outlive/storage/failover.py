@@ -38,6 +38,7 @@ from outlive.storage.tick import (
     TickView,
     WaitingLoss,
     has_elapsed,
+    view_of,
 )
 
 
@@ -53,7 +54,7 @@ def explain_failover(given: TickInput) -> tuple[TickResult, tuple[Precondition, 
 
 
 def _run(given: TickInput, checks: list[Precondition] | None = None) -> TickResult:
-    view = TickView(given)
+    view = view_of(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     run = _FailoverRun(view, checks)

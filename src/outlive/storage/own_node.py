@@ -33,6 +33,7 @@ from outlive.storage.tick import (
     TickResult,
     TickView,
     has_elapsed,
+    view_of,
 )
 
 
@@ -46,7 +47,7 @@ def demote_suspended(given: TickInput) -> TickResult:
 
     A local pod that runs and is not being deleted wants the volume: quorum may return, and its writes go on.
     """
-    view = TickView(given)
+    view = view_of(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     node = view.options.node_name
@@ -104,7 +105,7 @@ def evict_failing(given: TickInput) -> TickResult:
     Of a VM of KubeVirt the launcher is evicted, which has it migrate; what is left of it after ``evacuation_limit_s``
     is deleted.
     """
-    view = TickView(given)
+    view = view_of(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     name, options = view.options.node_name, view.options
@@ -217,7 +218,7 @@ def set_own_taints(given: TickInput) -> TickResult:
     A taint of lost quorum is added once a resource is without it for ``own_taint_delay_s``, since a new one has none
     until it is connected, and removed only when no resource is without it.
     """
-    view = TickView(given)
+    view = view_of(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
     if view.options.disable_node_taints:

@@ -293,6 +293,23 @@ class ResourceObjects:
         return reference_to(ATTACHMENT, found[0]) if found else None
 
 
+_SHARED: Final = ("resources", "_volumes", "_pods", "attachments_by_volume", "nodes", "pods_by_uid", "_requests")
+"""What a view works out of objects, DRBD and options alone."""
+_last_view: Final[list[TickView]] = []
+"""The view of the decision before; none or one."""
+
+
+def view_of(given: TickInput) -> TickView:
+    """The view of an input. The decisions of one tick are given the very same objects, whose indexes are made once."""
+    view = TickView(given)
+    for last in _last_view:
+        parts = ("cluster", "snapshot", "options", "profile")
+        if all(getattr(last.given, name) is getattr(given, name) for name in parts):
+            view.__dict__.update({name: last.__dict__[name] for name in _SHARED if name in last.__dict__})
+    _last_view[:] = [view]
+    return view
+
+
 class TickView:
     """The input of a decision with its indexes, which are made when they are needed."""
 
@@ -381,6 +398,10 @@ class TickView:
 
     def requests(self) -> list[ResourceObjects]:
         """One for each resource that can be decided about. In ``compat`` one with several volumes cannot."""
+        return self._requests
+
+    @cached_property
+    def _requests(self) -> list[ResourceObjects]:
         made = []
         for resource in self.resources:
             volumes = self.volumes_by_resource.get(resource.name, [])

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 PAUSE_LEAST_SECONDS: Final = 0.2
 PAUSE_MOST_SECONDS: Final = 30.0
 """How long to wait before observing again: doubling, up to this, with jitter."""
-AHEAD_CHANGES: Final = 1000
-"""Changes that are read before the observer asks for them."""
+AHEAD_PAGES: Final = 2
+"""Pages of changes that are read before the observer asks for them."""
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _log = get_logger("store.http")
@@ -68,6 +68,8 @@ class RestStore(abc.ABC):
     """To the server at the same time; each watch has one of its own."""
     remedies = Remedies()
     pause_most_s = PAUSE_MOST_SECONDS
+    page_objects = limits.PAGE_OBJECTS
+    """Objects in a page of a listing that an observer begins with."""
     answer_s: float | None = ANSWER_SECONDS
     """How long an answer may take; ``None``: there is no limit."""
 
@@ -177,7 +179,9 @@ class RestStore(abc.ABC):
         if self._closed:
             raise _closed()
         chosen = {"labelSelector": str(selector)} if selector is not None and selector.terms else {}
-        observation: RestObservation[R] = RestObservation(self._follow(kind, path, chosen))
+        observation: RestObservation[R] = RestObservation(
+            self._follow(kind, path, chosen), AHEAD_PAGES * self.page_objects
+        )
         self._observations = [other for other in self._observations if not other.ended]
         self._observations.append(cast("RestObservation[Resource]", observation))
         return observation
@@ -310,8 +314,8 @@ class RestStore(abc.ABC):
 class RestObservation(Generic[R]):
     """One observer's stream, read ahead by a task of its own, so that a cancelled wait loses nothing."""
 
-    def __init__(self, changes: AsyncGenerator[Change[R], None]) -> None:
-        self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(AHEAD_CHANGES)
+    def __init__(self, changes: AsyncGenerator[Change[R], None], ahead: int) -> None:
+        self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(ahead)
         self._failure: BaseException | None = None
         self._closed = False
         self._task = asyncio.create_task(self._read(changes), name="observation")

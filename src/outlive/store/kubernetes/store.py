@@ -88,9 +88,12 @@ class KubernetesStore(RestStore):
         random: Random,
         silence_s: float = SILENCE_S,
         calls: HttpCalls | None = None,
+        page_objects: int = limits.PAGE_OBJECTS,
     ) -> None:
+        """``page_objects``: of listings of observers; with fewer a listing of large objects needs less memory."""
         super().__init__(access.server, clock=clock, random=random, calls=calls)
         self.troubles = StoreTroubles(clock)
+        self.page_objects = page_objects
         self._access = access
         if access.request_timeout_s is not None:
             self.answer_s = access.request_timeout_s or None
@@ -242,7 +245,7 @@ class KubernetesStore(RestStore):
                 self._check_revision(page.metadata.resource_version, 0)
 
     async def _page(self, path: str, selector: Mapping[str, str], token: str = "") -> _ListPage:
-        query = {"limit": str(limits.PAGE_OBJECTS), **({"continue": token} if token else {})}
+        query = {"limit": str(self.page_objects), **({"continue": token} if token else {})}
         return cast("_ListPage", decoded(_ListPage, await self._call("GET", path, {**selector, **query})))
 
     def _check_revision(self, version: str, before: int) -> None:
