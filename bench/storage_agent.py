@@ -98,7 +98,7 @@ def pod_document(number: int) -> dict[str, Any]:
     left, size = POD_BYTES - len(json.dumps(document)), 60
     variables = [{"name": f"VARIABLE_{n}", "value": "x" * (size - 36)} for n in range(left // 2 // size)]
     document["spec"]["containers"][0]["env"] = variables
-    fields = {f"f:field-{n}": {f"f:{n}": {}} for n in range(left // 2 // 28)}
+    fields: dict[str, Any] = {f"f:field-{n}": {f"f:{n}": {}} for n in range(left // 2 // 28)}
     document["metadata"]["managedFields"] = [
         {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields}
     ]
