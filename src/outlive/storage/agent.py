@@ -298,6 +298,12 @@ class StorageAgent:
                 error=outcome.error,
                 why=outcome.detail,
             )
+        elif plan.of == "failover" and plan.detachments:
+            memory = self._memories.get(FAILOVER.name) or {}
+            since = memory.get("firstSeen", {}).get(plan.resource)
+            since = since.get(plan.node) if isinstance(since, dict) else since
+            if since is not None:
+                self._metrics.failover(self._clock.now() - parse_time(since).timestamp())
 
     def _is_proven(self, plan: Plan) -> bool:
         """Whether the loss that a plan rests on is still one, by the newest state of DRBD. ``compat`` does not ask."""

@@ -204,6 +204,9 @@ def test_good_input_has_the_pod_evicted_whatever_else_is_in_it() -> None:
         await scene.clock.sleep(LONG_S)
         assert "Pod/shop/db-0" in scene.changed
         assert scene.counted('actions_total{action="evict",result="ok"}') == 1
+        assert "VolumeAttachment/va-1" in scene.changed
+        assert scene.counted("failover_seconds_count") == 1
+        assert 5 <= scene.counted("failover_seconds_sum") <= 20
         assert scene.agent.troubles() == ()
 
     play(story, pods=[{**pod(), "x-unknown": {"a": [1]}}])
