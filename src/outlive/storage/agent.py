@@ -316,8 +316,8 @@ class StorageAgent:
             return False
         if resource is None or not promotion_facts(resource, source).may_take_over:
             return False
-        peers = [one for one in resource.connections if self.cache.node_of_peer(one.name) == plan.node]
-        return any(one.connection_state != CONNECTED for one in peers)
+        lost = {self.cache.node_of_peer(one.name) for one in resource.connections if one.connection_state != CONNECTED}
+        return lost >= {plan.node, *plan.further_nodes}
 
     def _notice_jump(self) -> None:
         """Begin all timers anew if the wall clock did not go as time did since the last tick."""

@@ -26,7 +26,7 @@ from outlive.runtime.decisions import without_nulls
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.storage.drbd import DrbdResource
-from outlive.storage.kubevirt import VM_PARTS, vm_keys
+from outlive.storage.kubevirt import VM_PARTS, is_vm_part, vm_keys
 from outlive.storage.mapping import (
     ATTACHMENTS_BY_VOLUME,
     PODS_BY_CLAIM,
@@ -162,7 +162,7 @@ class ClusterCache:
                 for pod in self._find(self.pods, PodView, SATELLITE_PODS, connection.name):
                     pods[pod.metadata.key] = pod
                     nodes.add(pod.spec.node_name)
-        rest = list(pods.values())
+        rest = [pod for pod in pods.values() if is_vm_part(pod)]
         while rest:
             for key in vm_keys(rest.pop()):
                 for pod in self._find(self.pods, PodView, VM_PARTS, key):

@@ -193,9 +193,10 @@ class _FailoverRun:
             resource, name = loss.request.resource, loss.node.metadata.name
             nodes = {one.node.metadata.name for one in acted if one.request is loss.request}
             where = {"resource": resource.name, "node": name, "since": loss.since}
-            held_by = self._unproven_end(loss, nodes)
-            if not self.check(loss.request, "vms-whole", not held_by, held_by or "no VM has another end", node=name):
-                self.waiting.append(WaitingLoss(**where, rule="migration", detail=held_by))
+            other = self._unproven_end(loss, nodes)
+            seen = f"another part is on {other}, which is not lost for long enough" if other else "no part is missing"
+            if not self.check(loss.request, "vms-whole", not other, seen, node=name):
+                self.waiting.append(WaitingLoss(**where, rule="migration", detail=other))
                 continue
             plan, skipped = self._plan(loss, nodes)
             actor = first_actor(resource, options.node_name) if own.standby_delay_s else options.node_name
@@ -231,10 +232,10 @@ class _FailoverRun:
         return str(self.timers.setdefault(resource, {}).setdefault(node, since))
 
     def _unproven_end(self, loss: _Loss, nodes: set[str]) -> str:
-        """A node that this resource has lost as well, without anything being done there yet, and on which another part
-        of a VM runs; empty: there is none. Both ends of a migration go together."""
+        """A node that this resource has lost as well, whose time is not over, and on which another part of a VM is;
+        empty: there is none. Both ends of a migration go together."""
         unproven = {one.node.metadata.name for one in self.losses if one.request is loss.request} - nodes
-        parts = (part for pod in loss.users for part in self.view.vms.of(pod) if part.is_running)
+        parts = (part for pod in loss.users for part in self.view.vms.of(pod))
         return next((part.spec.node_name for part in parts if part.spec.node_name in unproven), "")
 
     def _plan(self, loss: _Loss, nodes: set[str]) -> tuple[Plan, list[SkippedPod]]:
@@ -248,7 +249,7 @@ class _FailoverRun:
         found = {pod.metadata.key: pod for pod in loss.users}
         for pod in loss.users:
             for part in self.view.vms.of(pod):
-                if part.is_running and part.spec.node_name in nodes:
+                if part.spec.node_name in nodes:
                     found.setdefault(part.metadata.key, part)
         users = list(found.values())
         skipped = [one for pod in users if (one := self._exemption(request, name, pod)) is not None]
@@ -280,6 +281,7 @@ class _FailoverRun:
             profile=self.view.profile,
             resource=request.resource.name,
             node=name,
+            further_nodes=tuple(sorted({pod.spec.node_name for pod in users} - {name})),
             node_ready=ready,
             taint=self.view.plan_taint(
                 node,

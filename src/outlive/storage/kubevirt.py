@@ -34,7 +34,7 @@ def is_hotplug(pod: PodView) -> bool:
 
 def is_vm_part(pod: PodView) -> bool:
     """Whether the pod is a part of a VM of KubeVirt."""
-    return is_launcher(pod) or is_hotplug(pod)
+    return pod.metadata.labels.get(KIND_LABEL) in (LAUNCHER, HOTPLUG)
 
 
 def vm_keys(pod: PodView) -> list[str]:

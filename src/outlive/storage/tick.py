@@ -154,6 +154,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     profile: Profile
     resource: str | None
     node: str
+    further_nodes: tuple[str, ...] = ()
+    """Lost nodes with parts of VMs that go as well."""
     node_ready: bool = False
     taint: PlannedTaint | None = None
     removals: tuple[PlannedRemoval, ...] = ()
