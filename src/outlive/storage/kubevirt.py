@@ -54,12 +54,12 @@ class VmParts:
 
     def __init__(self, pods: Iterable[PodView]) -> None:
         self._by_key: dict[str, list[PodView]] = {}
-        for pod in sorted(filter(is_vm_part, pods), key=lambda one: one.metadata.key):
+        for pod in pods:
             for key in vm_keys(pod):
                 self._by_key.setdefault(key, []).append(pod)
 
     def of(self, pod: PodView) -> list[PodView]:
-        """The pod, and all other parts of its VM that have not finished."""
+        """The pod, and all other parts of its VM that have not finished, by namespace and name."""
         found = {pod.metadata.key: pod}
         rest = [pod]
         while rest:
@@ -68,7 +68,7 @@ class VmParts:
                     if other.metadata.key not in found and other.status.phase not in FINISHED:
                         found[other.metadata.key] = other
                         rest.append(other)
-        return list(found.values())
+        return [pod, *(found[key] for key in sorted(found) if found[key] is not pod)]
 
 
 def vm_volume_reason(volume: VolumeView, reason: str) -> str:
