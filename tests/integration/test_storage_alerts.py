@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from outlive.storage.metrics import AgentMetrics
+from outlive.storage.troubles import CacheState
 
 pytestmark = pytest.mark.component("promtool")
 RULES = Path(__file__).parents[2] / "deploy/prometheus/storage-alerts.yaml"
@@ -117,6 +118,12 @@ def starting(metrics: AgentMetrics, number: int) -> bool:
     return stale(metrics, number)
 
 
+def blind(metrics: AgentMetrics, number: int) -> bool:
+    """Pods are not followed since the fifth minute."""
+    metrics.caches = lambda: [CacheState("pods", True, max(0.0, 15.0 * (number - 20)), None, 0)]
+    return well(metrics, number)
+
+
 def frozen(metrics: AgentMetrics, number: int) -> bool:
     well(metrics, number)
     metrics.resources({"quorum": 3, "no-quorum": 1, "suspended": 1})
@@ -146,6 +153,7 @@ def repaired(metrics: AgentMetrics, number: int) -> bool:
         (unsafe, {"StoragePodsSkipped"}),
         (forbidden, {"StorageActionsFail"}),
         (stale, {"StorageAgentStale"}),
+        (blind, {"StorageAgentBlind"}),
         (starting, {"StorageAgentStale"}),
         (frozen, {"StorageVolumesWithoutQuorum", "StorageVolumesFrozen"}),
     ],

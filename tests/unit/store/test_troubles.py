@@ -32,12 +32,13 @@ def test_a_refusal_is_told_once_it_lasts_and_no_more_once_the_same_request_succe
         troubles = StoreTroubles(LoopClock())
         await fail_for(troubles, 10)
         assert troubles.lasting() == ()
+        assert troubles.current() == (("PUT", VMS, DENIED),), "also what has just begun"
         troubles.succeeded("GET", f"{VMS}/v1")
         await fail_for(troubles, 15)
         assert troubles.lasting() == (DENIED,)
         assert troubles.counts == {("PUT", "forbidden"): 25}
         troubles.succeeded("PUT", f"{VMS}/another")
-        assert troubles.lasting() == ()
+        assert troubles.lasting() == troubles.current() == ()
 
     run(scene())
 
