@@ -120,6 +120,7 @@ def test_it_comes_back_as_it_was_with_files_that_nobody_else_can_read(state: Pat
     assert {one.stat().st_mode & 0o777 for one in folder.iterdir()} == {0o600}
 
 
+@pytest.mark.slow
 def test_keys_are_opened_by_their_passphrase_and_by_no_other(state: Path, tmp_path: Path) -> None:
     file = tmp_path / "passphrase"
     file.write_text("correct horse\nbattery\n")

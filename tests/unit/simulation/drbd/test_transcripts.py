@@ -35,7 +35,10 @@ MASKED: Final = ("written", "al-writes", "bm-writes", "received", "sent")
 SEED_OF_THE_LOGS: Final = 11
 """With it, also what happens independently of each other happens in the recorded order."""
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="OUTLIVE_SHARED names no folder with data/drbd")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DATA.is_dir(), reason="OUTLIVE_SHARED names no folder with data/drbd"),
+]
 
 
 def masked(text: str) -> str:
