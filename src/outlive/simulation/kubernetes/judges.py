@@ -152,8 +152,11 @@ class StorageJudge:
                     self.violate("detached-writer", process.key, text, node, client, resource)
 
     def healthy_s(self, process: PodProcess) -> float:
-        """For how many seconds all its writes have completed in time."""
+        """For how many seconds all its writes have completed in time; 0 where its node has lost quorum, though its
+        last write may not be late yet."""
         now_s = self._clock.monotonic()
+        if any(process.node not in self._volumes.quorate(one) for one in process.resources):
+            return 0.0
         if not process.running or (process.pending_s is not None and now_s - process.pending_s > WRITES_S):
             return 0.0
         opened_s = max((self._opened_s.get((id(process), one), now_s) for one in process.resources), default=now_s)

@@ -93,6 +93,10 @@ class Volumes(Protocol):
         """Nodes whose writes can complete now."""
         ...
 
+    def quorate(self, resource: str) -> Iterable[str]:
+        """Nodes that have quorum, not counting peers that they are about to lose."""
+        ...
+
     def history(self, resource: str) -> Iterable[AcknowledgedWrite]:
         """Acknowledged writes, oldest first."""
         ...
