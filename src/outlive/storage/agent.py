@@ -25,7 +25,7 @@ from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.storage.cluster_cache import ClusterCache
 from outlive.storage.drbd import CONNECTED, MAJORITY, DrbdResource, promotion_facts
 from outlive.storage.executor import PlanExecutor, PlanOutcome
-from outlive.storage.explain import ExplainInput, Explanation, Subject, explain_subject
+from outlive.storage.explain import Explanation, StorageExplainInput, Subject, explain_subject
 from outlive.storage.failover import FAILOVER, is_lost_to
 from outlive.storage.health import HealthAnswer, HealthInput, check_health
 from outlive.storage.metrics import AgentMetrics, VolumeState
@@ -145,7 +145,7 @@ class StorageAgent:
     def explain(self, kind: Subject, name: str) -> Explanation:
         """Every check about a pod, a volume or a node, as it is now; ``NotFound``."""
         return explain_subject(
-            ExplainInput(
+            StorageExplainInput(
                 tick=self.tick_input(),
                 kind=kind,
                 name=name,

@@ -187,7 +187,7 @@ class PromotionFacts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     may_promote: bool
     """As the profile ``compat`` decides."""
     may_take_over: bool
-    """As the profile ``hardened`` decides: whoever wrote it before cannot write it any more."""
+    """As the profile ``hardened`` decides: nobody who wrote it before can write it any more."""
 
 
 def take_over_checks(state: DrbdResource, promotion_source: str = "status") -> tuple[tuple[str, bool], ...]:
@@ -290,7 +290,7 @@ def _connection_of(printed: _PrintedConnection) -> ConnectionState:
 
 
 def _whole_number(value: object) -> int | None:
-    """A number of a node; these are not read for any decision of the reference, so that nonsense is no number."""
+    """A number of a node; these are not read for any pinned decision, so that nonsense is no number."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 

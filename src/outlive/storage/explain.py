@@ -14,13 +14,13 @@ from outlive.runtime.decisions import Decision
 from outlive.storage.failover import explain_failover
 from outlive.storage.objects import IGNORE_ANNOTATION, PodView
 from outlive.storage.own_node import is_stuck
-from outlive.storage.tick import Precondition, ResourceObjects, TickInput, TickResult, TickView
+from outlive.storage.tick import RecordedCheck, ResourceObjects, TickInput, TickResult, TickView
 from outlive.storage.troubles import MALFORMED_NAMED
 
 Subject = Literal["pod", "volume", "node"]
 
 
-class ExplainInput(msgspec.Struct, frozen=True, kw_only=True):
+class StorageExplainInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a tick would be given now, and what is asked about."""
 
     tick: TickInput
@@ -41,7 +41,7 @@ class ResourceExplanation(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     role: str
     quorum: str
-    checks: tuple[Precondition, ...]
+    checks: tuple[RecordedCheck, ...]
     next: tuple[str, ...]
     """What would be done at the next tick, or why nothing would."""
 
@@ -57,7 +57,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What keeps everything from being done, or is not understood."""
 
 
-def explain_subject(given: ExplainInput) -> Explanation:
+def explain_subject(given: StorageExplainInput) -> Explanation:
     """Every resource that concerns the subject, as this node sees it. ``NotFound``: nothing here concerns it."""
     view = TickView(given.tick)
     result, checks = explain_failover(given.tick)
@@ -88,7 +88,7 @@ def _concerns(request: ResourceObjects, kind: Subject, name: str) -> bool:
             return name in (*request.node_names, *users, *(one.spec.node_name for one in request.attachments))
 
 
-def _notices(given: ExplainInput, view: TickView) -> list[str]:
+def _notices(given: StorageExplainInput, view: TickView) -> list[str]:
     snapshot = given.tick.snapshot
     found = []
     if view.is_stale:
@@ -104,7 +104,11 @@ def _notices(given: ExplainInput, view: TickView) -> list[str]:
 
 
 def _explain_resource(
-    view: TickView, request: ResourceObjects, result: TickResult, checks: tuple[Precondition, ...], given: ExplainInput
+    view: TickView,
+    request: ResourceObjects,
+    result: TickResult,
+    checks: tuple[RecordedCheck, ...],
+    given: StorageExplainInput,
 ) -> ResourceExplanation:
     resource, name = request.resource, request.resource.name
     mine = [one for one in checks if one.resource == name]
@@ -126,7 +130,7 @@ def _explain_resource(
     )
 
 
-def _check_pod(view: TickView, resource: str, pod: PodView) -> list[Precondition]:
+def _check_pod(view: TickView, resource: str, pod: PodView) -> list[RecordedCheck]:
     """Whether it would be moved if its node were lost."""
     unsafe = view.unsafe_volumes(pod)
     found = (
@@ -136,7 +140,7 @@ def _check_pod(view: TickView, resource: str, pod: PodView) -> list[Precondition
         ("volumes-safe", not unsafe or view.options.fail_over_unsafe_pods, ", ".join(unsafe) or "all of DRBD"),
     )
     return [
-        Precondition(
+        RecordedCheck(
             resource=resource,
             check=check,
             holds=holds,
@@ -148,7 +152,7 @@ def _check_pod(view: TickView, resource: str, pod: PodView) -> list[Precondition
     ]
 
 
-def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, checks: list[Precondition]) -> list[str]:
+def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, checks: list[RecordedCheck]) -> list[str]:
     resource, timeout_s = request.resource, view.options.fail_over_timeout_s
     steps = [
         f"node {plan.node}: {len(plan.removals)} pods leave, {len(plan.detachments)} attachments go"
@@ -185,7 +189,7 @@ def _next_steps(view: TickView, request: ResourceObjects, result: TickResult, ch
 EXPLAIN: Final = Decision(
     "storage.explain",
     explain_subject,
-    ExplainInput,
+    StorageExplainInput,
     Explanation,
     "Why pods of a volume, or of a node, are moved or left where they are",
     lambda _: True,

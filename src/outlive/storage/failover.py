@@ -29,7 +29,7 @@ from outlive.storage.tick import (
     Plan,
     PlannedDetachment,
     PlannedRemoval,
-    Precondition,
+    RecordedCheck,
     ResourceObjects,
     SkippedPod,
     StorageEvent,
@@ -47,13 +47,13 @@ def fail_over(given: TickInput) -> TickResult:
     return _run(given)
 
 
-def explain_failover(given: TickInput) -> tuple[TickResult, tuple[Precondition, ...]]:
+def explain_failover(given: TickInput) -> tuple[TickResult, tuple[RecordedCheck, ...]]:
     """The answer of ``fail_over``, and every check that led to it with the value that it saw."""
-    checks: list[Precondition] = []
+    checks: list[RecordedCheck] = []
     return _run(given, checks), tuple(checks)
 
 
-def _run(given: TickInput, checks: list[Precondition] | None = None) -> TickResult:
+def _run(given: TickInput, checks: list[RecordedCheck] | None = None) -> TickResult:
     view = view_of(given)
     if view.is_stale:
         return TickResult(memory=given.memory, stale=True)
@@ -86,7 +86,7 @@ class _Loss(NamedTuple):
 class _FailoverRun:
     """One run; timers are kept by resource in ``compat``, by resource and node in ``hardened``."""
 
-    def __init__(self, view: TickView, checks: list[Precondition] | None) -> None:
+    def __init__(self, view: TickView, checks: list[RecordedCheck] | None) -> None:
         self.view = view
         self.checks = checks
         self.losses: list[_Loss] = []
@@ -118,7 +118,7 @@ class _FailoverRun:
     def check(self, request: ResourceObjects, name: str, holds: bool, value: object = "", **where: str) -> bool:
         """Whether it holds; kept where somebody wants to know why."""
         if self.checks is not None:
-            one = Precondition(resource=request.resource.name, check=name, holds=holds, value=str(value), **where)
+            one = RecordedCheck(resource=request.resource.name, check=name, holds=holds, value=str(value), **where)
             self.checks.append(one)
         return holds
 
@@ -235,7 +235,7 @@ class _FailoverRun:
         """A node that this resource has lost as well, whose time is not over, and on which another part of a VM is;
         empty: there is none. Both ends of a migration go together."""
         unproven = {one.node.metadata.name for one in self.losses if one.request is loss.request} - nodes
-        parts = (part for pod in loss.users for part in self.view.vms.of(pod))
+        parts = (part for pod in loss.users for part in self.view.vms.parts_of(pod))
         return next((part.spec.node_name for part in parts if part.spec.node_name in unproven), "")
 
     def _plan(self, loss: _Loss, nodes: set[str]) -> tuple[Plan, list[SkippedPod]]:
@@ -248,7 +248,7 @@ class _FailoverRun:
         attachments = request.attachments_on(name)[: None if hardened else 1]
         found = {pod.metadata.key: pod for pod in loss.users}
         for pod in loss.users:
-            for part in self.view.vms.of(pod):
+            for part in self.view.vms.parts_of(pod):
                 if part.spec.node_name in nodes:
                     found.setdefault(part.metadata.key, part)
         users = list(found.values())
@@ -298,7 +298,7 @@ class _FailoverRun:
 
     def _exemption(self, request: ResourceObjects, node: str, pod: PodView) -> SkippedPod | None:
         """Why a pod is left alone, be it for another part of its VM; ``None``: it is not."""
-        for part in self.view.vms.of(pod):
+        for part in self.view.vms.parts_of(pod):
             found = self._exempt_itself(part)
             if found is not None:
                 reason, detail = found

@@ -58,7 +58,7 @@ class VmParts:
             for key in vm_keys(pod):
                 self._by_key.setdefault(key, []).append(pod)
 
-    def of(self, pod: PodView) -> list[PodView]:
+    def parts_of(self, pod: PodView) -> list[PodView]:
         """The pod, and all other parts of its VM that have not finished, by namespace and name."""
         found = {pod.metadata.key: pod}
         rest = [pod]

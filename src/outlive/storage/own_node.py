@@ -153,7 +153,7 @@ def _failing_users(view: TickView, request: ResourceObjects) -> list[PodView]:
     """Pods here that use the volume, with all parts of their VMs here; without those that are to be left alone."""
     found: dict[tuple[str, str], PodView] = {}
     for pod in request.pods_on(view.options.node_name):
-        parts = [part for part in view.vms.of(pod) if part.spec.node_name == pod.spec.node_name]
+        parts = [part for part in view.vms.parts_of(pod) if part.spec.node_name == pod.spec.node_name]
         if all(part.metadata.owner_references and IGNORE_ANNOTATION not in part.metadata.annotations for part in parts):
             found |= {part.metadata.key: part for part in parts}
     return list(found.values())

@@ -61,7 +61,7 @@ class KubernetesObjects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Rules that go beyond the reference; each is off unless its member is given."""
+    """Rules of our own; each is off unless its member is given."""
 
     standby_delay_s: float = 0.0
     """How long survivors wait for the one that acts first: of those with current data that of the lowest node id."""
@@ -94,7 +94,7 @@ class TickInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StorageEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told about an object of Kubernetes once a call has succeeded."""
+    """What is reported about an object of Kubernetes once a call has succeeded."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -127,7 +127,7 @@ class PlannedRemoval(msgspec.Struct, frozen=True, kw_only=True):
     grace: int
     events: tuple[StorageEvent, ...] = ()
     refused: tuple[StorageEvent, ...] = ()
-    """What is told after a refusal (429), which is no failure then: KubeVirt moves the VM itself."""
+    """What is reported after a refusal (429), which is no failure then: KubeVirt moves the VM itself."""
 
 
 class PlannedDetachment(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +181,7 @@ class WaitingLoss(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Precondition(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One check of a decision with the value that it saw."""
 
     resource: str

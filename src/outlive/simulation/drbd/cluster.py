@@ -156,7 +156,7 @@ class DrbdCluster:
         resource.settle()
 
     def delete(self, name: str) -> None:
-        """Remove it from all nodes; whoever had it open gets I/O errors."""
+        """Remove it from all nodes; processes that have it open get I/O errors."""
         resource = self._resource(name)
         for replica in resource.replicas.values():
             resource.end_openers(replica)
@@ -247,7 +247,7 @@ class DrbdCluster:
         self._demote(found, replica)
 
     def force_secondary(self, node: str, resource: str) -> None:
-        """``drbdsetup secondary --force``: at once, with I/O errors for whoever has it open."""
+        """``drbdsetup secondary --force``: at once, with I/O errors for processes that have it open."""
         self._resource(resource).force_secondary(node)
 
     def suspend(self, node: str, resource: str) -> None:
@@ -408,18 +408,18 @@ class DrbdCluster:
         """Resources that a node has configured, sorted."""
         return sorted(name for name, resource in self.resources.items() if resource.is_up(node))
 
-    def _found(self, node: str, resource: str | None) -> list[tuple[ReplicatedResource, DrbdReplica]]:
+    def _configured_replicas(self, node: str, resource: str | None) -> list[tuple[ReplicatedResource, DrbdReplica]]:
         self.network.check_node(node)
         names = self.names(node) if resource is None else [resource]
         return [(self._resource(name), self.replica(node, name)) for name in names]
 
     def status_text(self, node: str, resource: str | None = None) -> str:
         """``drbdsetup status --json``; ``NotFound`` for a resource that the node has not."""
-        return status_text(self._found(node, resource), self._newer)
+        return status_text(self._configured_replicas(node, resource), self._newer)
 
     def show_text(self, node: str, resource: str | None = None) -> str:
         """``drbdsetup show --json``, likewise."""
-        return show_text(self._found(node, resource), self.times)
+        return show_text(self._configured_replicas(node, resource), self.times)
 
     def events_text(self, node: str, resource: str | None = None, *, timestamps: bool = False) -> str:
         """``drbdsetup events2 --now``, likewise."""

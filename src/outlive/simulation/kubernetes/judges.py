@@ -210,7 +210,7 @@ class StorageJudge:
 
     # At the end
 
-    def lost(self) -> None:
+    def judge_lost_writes(self) -> None:
         """Judge that no acknowledged write is missing."""
         for one in self.wanted:
             lost = [write for write in self._volumes.history(one.resource) if not write.survives]

@@ -275,7 +275,7 @@ class StorageStory:
 
     def _end(self) -> StorageEnded:
         judge, expect = self.world.judge, self.scenario.expect
-        judge.lost()
+        judge.judge_lost_writes()
         down = tuple(one.pod for one in judge.wanted if one.resource not in judge.writing())
         summary = StorageSummary(
             seed=self.world.seed,

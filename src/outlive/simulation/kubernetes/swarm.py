@@ -223,7 +223,7 @@ async def _run(seed: int, on_event: Callable[[HistoryEvent], None] | None) -> Re
     await world.do("heal", {})
     for text in await world.recovered(BUDGET_S, REST_S):
         world.judge.violate("recovered", text.partition(" ")[0], f"{text}, long after everything was healed")
-    world.judge.lost()
+    world.judge.judge_lost_writes()
     result = Result(
         seed=seed,
         violations=tuple(world.violations),

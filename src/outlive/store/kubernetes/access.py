@@ -279,7 +279,7 @@ class ClusterAccess:
         except (ssl.SSLError, UnicodeDecodeError) as error:
             raise BadInput(f"the certificate authority of {self.server} is none: {error}") from None
         if self._tls_server_name:
-            context = _NamedContext.of(context, self._tls_server_name, authority.decode("ascii"))
+            context = _NamedContext.make_like(context, self._tls_server_name, authority.decode("ascii"))
         if not self._verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -305,7 +305,7 @@ class _NamedContext(ssl.SSLContext):
     name = ""
 
     @classmethod
-    def of(cls, like: ssl.SSLContext, name: str, authority: str) -> _NamedContext:
+    def make_like(cls, like: ssl.SSLContext, name: str, authority: str) -> _NamedContext:
         """With the rules of that context."""
         made = cls(ssl.PROTOCOL_TLS_CLIENT)
         made.name = name

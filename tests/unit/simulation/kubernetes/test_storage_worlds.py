@@ -116,7 +116,7 @@ def test_every_partition_ends_well(shape: str, cut: tuple[tuple[str, str], ...],
         await world.clock.sleep(400.0)
         await world.do("heal", {})
         assert await world.recovered(600.0) == []
-        world.judge.lost()
+        world.judge.judge_lost_writes()
         assert world.violations == []
 
     play(lambda: world_of(SHAPES[shape]), story)
