@@ -1,0 +1,74 @@
+"""Names and numbers that OVN's rows and Kubernetes' objects have (docs/reference/network-decisions.md#names).
+
+They are those that ovn-kubernetes writes, so that rows of Outlive can be read with the tools and habits that operators
+already have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "k8s.ovn.org"
+ZONE_KEY: Final = f"{PREFIX}/zone"
+LOCAL: Final = "local"
+REMOTE: Final = "remote"
+NAMESPACE_KEY: Final = f"{PREFIX}/namespace"
+VM_KEY: Final = f"{PREFIX}/vm"
+NAME_KEY: Final = f"{PREFIX}/name"
+"""``namespace/vm`` on DHCP rows; other features give other rows a name of the same look."""
+OWNER_KEY: Final = f"{PREFIX}/owner-controller"
+OWNER_TYPE_KEY: Final = f"{PREFIX}/owner-type"
+CIDR_KEY: Final = f"{PREFIX}/cidr"
+ID_KEY: Final = f"{PREFIX}/id"
+NETWORK_KEY: Final = f"{PREFIX}/network"
+NAD_KEY: Final = f"{PREFIX}/nad"
+TOPOLOGY_KEY: Final = f"{PREFIX}/topology"
+OWNER_TYPE: Final = "VirtualMachine"
+DEFAULT_CONTROLLER: Final = "default-network-controller"
+DEFAULT_NETWORK: Final = "default"
+
+CLUSTER_ROUTER: Final = "ovn_cluster_router"
+PROXY_IPV4: Final = "169.254.1.1"
+PROXY_IPV6: Final = "fe80::1"
+PROXY_MAC: Final = "0a:58:a9:fe:01:01"
+DHCPV6_SERVER_ID: Final = "0a:58:6d:6d:c1:50"
+"""The MAC that belongs to ``PROXY_IPV6``, which is not ``PROXY_MAC``."""
+LEASE_S: Final = 3500
+POLICY_PRIORITY: Final = 10
+"""Below every rule for traffic inside the cluster, which stays as it is."""
+
+POD_NETWORKS: Final = f"{PREFIX}/pod-networks"
+ROUTED: Final = "routed"
+LAYER2: Final = "layer2"
+LOCALNET: Final = "localnet"
+
+
+def router_port(hypervisor: str) -> str:
+    """The cluster router's port to the switch of a hypervisor."""
+    return f"rtos-{hypervisor}"
+
+
+def switch_port_to_router(hypervisor: str) -> str:
+    """The port of a hypervisor's switch that leads to the cluster router."""
+    return f"stor-{hypervisor}"
+
+
+def flat(name: str) -> str:
+    """A name of a network or of an attachment, as names of OVN rows have it."""
+    return name.replace("-", ".").replace("/", ".")
+
+
+def port_name(namespace: str, name: str, nad: str = DEFAULT_NETWORK) -> str:
+    """The logical port of a pod, which is its interface's id too."""
+    own = f"{namespace}_{name}"
+    return own if nad == DEFAULT_NETWORK else f"{flat(nad)}_{own}"
+
+
+def controller_name(network: str) -> str:
+    """The owner of a network's rows."""
+    return f"{network}-network-controller"
+
+
+def switch_name(network: str, topology: str) -> str:
+    """The logical switch of a layer2 or localnet network."""
+    return f"{flat(network)}_ovn_{topology}_switch"

@@ -1,0 +1,154 @@
+"""What the network needs of the outside: OVN's databases, and who announces.
+
+``drivers.ovn`` implements them on real databases, ``simulation`` on virtual ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from outlive.network.copies import VmKey
+from outlive.network.operations import Op, Rows
+
+
+class OvnFeatures(msgspec.Struct, frozen=True, kw_only=True):
+    """What northd can do, by its version; one that is not known counts as old."""
+
+    version: str = ""
+    arp_proxy_full: bool = False
+    """The ARP proxy takes a MAC, IPv6 addresses and subnets (23.06)."""
+    dhcpv6_fqdn: bool = False
+    """DHCPv6 knows the option ``fqdn`` (23.09)."""
+    chassis_list: bool = False
+    """A port may be bound by two chassis, one of them waiting (22.06)."""
+    strategies: tuple[str, ...] = ()
+    """By what frame the one that waits is activated: ``rarp``, from 25.09 on ``garp`` and ``na``."""
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that a plan reads: all that name one of these. An empty scope is the whole database."""
+
+    vms: tuple[VmKey, ...] = ()
+    """Rows that carry the VM's keys."""
+    ports: tuple[str, ...] = ()
+    """Logical switch ports by name."""
+    addresses: tuple[str, ...] = ()
+    """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
+    names: tuple[str, ...] = ()
+    """Logical switches, routers and router ports."""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that was committed, or was not needed."""
+
+    ops: tuple[Op, ...] = ()
+    """What was changed; empty: all rows were right."""
+    nb_cfg: int = 0
+    """The number that southbound and chassis repeat once they have it; 0 where nothing was changed."""
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a transaction has come."""
+
+    done: bool
+    behind: tuple[str, ...] = ()
+    """Chassis that have not reported it."""
+    northd_ms: float | None = None
+    """From the commit to the southbound rows …"""
+    chassis_ms: float | None = None
+    """… and to the flows of the slowest chassis, where OVN has the times."""
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a logical port is bound, as the southbound database says; a dead chassis keeps its bindings and ``up``."""
+
+    port: str
+    chassis: str = ""
+    additional_chassis: tuple[str, ...] = ()
+    requested_chassis: str = ""
+    requested_additional_chassis: tuple[str, ...] = ()
+    activated: tuple[str, ...] = ()
+    """Additional chassis where the guest has spoken."""
+    up: bool = False
+    datapath: str = ""
+    tunnel_key: int = 0
+
+
+class Chassis(msgspec.Struct, frozen=True, kw_only=True):
+    """A chassis that has registered."""
+
+    name: str
+    hostname: str = ""
+    nb_cfg: int = 0
+    """The last change that its flows have."""
+    encap_ip: str = ""
+
+
+Plan = Callable[[Rows, OvnFeatures], Sequence[Op]]
+"""From rows to operations. Pure: a driver calls it again where somebody else changed the rows meanwhile."""
+
+
+class NorthboundDb(Protocol):
+    """The northbound database of one zone.
+
+    ``Unavailable``: it does not answer; ``Unknown``: whether the transaction was committed is not known;
+    ``Refused``: the database does not take it, with its words; ``Conflict``: others changed the rows each time.
+    """
+
+    async def rows(self, scope: Scope = Scope()) -> Rows:
+        """The rows of a scope, as they are now; copies."""
+        ...
+
+    async def transact(self, scope: Scope, plan: Plan, *, comment: str) -> Receipt:
+        """Read the scope, plan, and commit all operations or none.
+
+        The commit holds only if what the operations touch is as it was read; else everything is done again, a few
+        times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations.
+        """
+        ...
+
+    async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
+        """Wait until the southbound database and these chassis have the transaction, for at most so long."""
+        ...
+
+    def features(self) -> OvnFeatures:
+        """Of northd as it runs now."""
+        ...
+
+    def changes(self) -> AsyncIterator[frozenset[str]]:
+        """Names of what somebody else changed (ports, ``namespace/vm`` of rows), in batches; endless.
+
+        An empty set: everything may have changed, because the connection was made anew.
+        """
+        ...
+
+    def healthy(self) -> str:
+        """Why it cannot be used now; empty: it can."""
+        ...
+
+
+class SouthboundDb(Protocol):
+    """The southbound database of one zone, read only but for ``forget_chassis``. Errors as ``NorthboundDb``."""
+
+    async def binding(self, port: str) -> Binding | None:
+        """Where the port is bound; ``None``: there is no such port."""
+        ...
+
+    async def chassis(self) -> list[Chassis]:
+        """All that have registered, dead ones too."""
+        ...
+
+    async def mac_bindings(self, address: str) -> list[str]:
+        """MACs that routers have learned for the address."""
+        ...
+
+    async def forget_chassis(self, name: str) -> None:
+        """Remove a chassis and its tunnels; one that lives registers again."""
+        ...
+
+    def changes(self) -> AsyncIterator[frozenset[str]]:
+        """Names of ports whose bindings changed, in batches; endless. An empty set: all may have changed."""
+        ...
