@@ -5,7 +5,8 @@ Decisions answer operations, drivers carry them out, ``apply`` says what becomes
 emptied, and of maps (``options``, ``external_ids``) single keys; all else stays as it is. Further rows that it finds
 are duplicates and go. Where it finds none, a row is made of the patch.
 
-Rows are dictionaries of OVN's columns, without those that are empty or not set. A port names its switch in ``switch``
+Rows are dictionaries of OVN's columns, without those that are empty or not set; an empty text is empty, and the order
+of a list means nothing. A port names its switch in ``switch``
 and its DHCP rows by their id; a router's port, route or policy names its router in ``router`` unless that is the
 cluster's.
 """
@@ -71,12 +72,27 @@ def has(row: Columns, columns: Columns) -> bool:
     """True if the row has these columns; of maps, these keys. ``None``: the row does not have it."""
     for name, wanted in columns.items():
         value = row.get(name)
-        if isinstance(wanted, dict) and isinstance(value, dict):
-            if any(value.get(key) != one for key, one in wanted.items()):
+        if isinstance(wanted, dict):
+            if any((value or {}).get(key) != one for key, one in wanted.items()):
                 return False
-        elif value != wanted:
+        elif not is_same(value, wanted):
             return False
     return True
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """True if a column with these values is the same: all that is empty is, and lists in another order are."""
+    if isinstance(value, list) and isinstance(other, list):
+        return sorted(value) == sorted(other)
+    return bool(value == other or (value in _EMPTY and other in _EMPTY))
+
+
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+
+
+def is_same_row(row: Columns, other: Columns) -> bool:
+    """True if all columns are the same."""
+    return all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
 
 
 def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
@@ -91,7 +107,7 @@ def patched(row: Columns, patch: Columns) -> Columns:
         if isinstance(value, dict):
             merged = {**after.get(name, {}), **value}
             value = {key: one for key, one in merged.items() if one is not None}
-        if value is None or value == [] or value == {}:
+        if value in _EMPTY:
             after.pop(name, None)
         else:
             after[name] = value
@@ -125,7 +141,10 @@ def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
     left: list[Op] = []
     for op in ops:
         after = apply(rows, (op,))
-        if after.get(op.table, []) != rows.get(op.table, []):
+        before = rows.get(op.table, [])
+        if len(after.get(op.table, [])) != len(before) or any(
+            not is_same_row(row, old) for row, old in zip(after[op.table], before, strict=True)
+        ):
             left.append(op)
             rows = after
     return left
