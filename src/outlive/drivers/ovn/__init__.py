@@ -5,5 +5,6 @@ from __future__ import annotations
 from outlive.drivers.ovn.northbound import OvnNorthbound
 from outlive.drivers.ovn.replica import set_certificates
 from outlive.drivers.ovn.southbound import OvnSouthbound
+from outlive.drivers.ovn.vswitch import LocalSwitch
 
-__all__ = ["OvnNorthbound", "OvnSouthbound", "set_certificates"]
+__all__ = ["LocalSwitch", "OvnNorthbound", "OvnSouthbound", "set_certificates"]

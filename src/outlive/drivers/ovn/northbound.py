@@ -60,7 +60,12 @@ class OvnNorthbound:
 
     async def rows(self, scope: Scope = Scope()) -> Rows:
         """See the protocol."""
-        return await self._client.read(lambda _: self._rows.read(scope), self._limit_s)
+
+        def work(_: Replica) -> Work[Rows]:
+            yield _BARRIER
+            return self._rows.read(scope)
+
+        return await self._client.run(work, self._limit_s)
 
     async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """See the protocol."""
