@@ -9,15 +9,16 @@ references to children single ones, and of columns only those that become differ
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from outlive.base.errors import BadInput, Refused
 from outlive.drivers.ovn.rows import GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
 from outlive.drivers.ovn.values import EMPTY, encode
 from outlive.network.names import ID_KEY
-from outlive.network.operations import DHCP, Columns, Op, has, is_same, is_same_row, patched
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patched
 
-_PSEUDO = tuple(parent.name for parent in PARENTS.values())
+UNIQUE_NAMES: Final = (PORTS, ROUTER_PORTS)
+_PSEUDO: Final = tuple(parent.name for parent in PARENTS.values())
 
 
 class Draft:
@@ -127,6 +128,8 @@ class Draft:
                 where = [["_uuid", "==", ["uuid", holder]], [parent.column, "includes", ["set", [["uuid", uuid]]]]]
                 waits.append(_wait(parent.table, where, ["_uuid"], [_id(holder)]))
         for table, absent in self._absent:
+            if table in UNIQUE_NAMES and absent.get("name"):
+                continue  # the server takes no second one; a search of the whole table is dear
             if conditions := self._conditions(table, absent):
                 present = sorted(self._rows.candidates(table, _without_pseudo(absent)))
                 alike = [uuid for uuid in present if has(self._rows.view(table, uuid), _plain(absent))]
@@ -179,6 +182,8 @@ class Draft:
             if kind.is_reference:
                 continue
             if name in REFERENCES:
+                if old and new == self._rows.dhcp_id(old) and not self._dhcp_row(str(new)):
+                    continue  # the server takes references to rows that go away
                 new = self._reference(new)
             if is_same(old, new):
                 continue
@@ -227,13 +232,18 @@ class Draft:
         """The DHCP row of this id, by uuid."""
         if not id:
             return None
+        found = self._dhcp_row(str(id))
+        if not found:
+            raise Refused(f"there is no DHCP row {id!r} for a port", remedy="write it in the same plan")
+        return found
+
+    def _dhcp_row(self, id: str) -> str:
+        """The uuid of the DHCP row of this id, as it is after the operations; empty: there is none."""
         for uuid, row in self._after[DHCP].items():
             if row is not None and has(row, {"external_ids": {ID_KEY: id}}):
                 return uuid
-        found = self._rows.dhcp_row(str(id))
-        if not found or self._after[DHCP].get(found, {}) is None:
-            raise Refused(f"there is no DHCP row {id!r} for a port", remedy="write it in the same plan")
-        return found
+        found = self._rows.dhcp_row(id)
+        return "" if self._after[DHCP].get(found, {}) is None else found
 
 
 def _wait(table: str, where: list[Any], columns: list[str], rows: list[Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from outlive.drivers.ovn.values import ColumnType, changed, column_type, decode,
 CHUNK: Final = 1 << 20
 MESSAGE_LIMIT: Final = 1 << 30
 """Bytes of one message; a server that sends more is left."""
-BACKOFF_MS: Final = (250, 4000)
+BACKOFF_MS: Final = (250, 1000)
 """The first and the longest pause before another attempt to connect."""
 NO_TRANSACTION: Final = "00000000-0000-0000-0000-000000000000"
 
