@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from lab.hosts import Switch, hosts
 from lab.ovn import Ovn, Programs
 from lab.processes import run as run_command
+from lab.processes import until
 from tests.conformance.ovn.test_northbound import ALL, PORT, row, write
 from tests.conformance.ovn.worlds import programs
 from tests.support.loops import run_real
@@ -194,3 +196,33 @@ def test_the_lab_leaves_nothing_behind(folder: Path) -> None:
     assert ovn.switch.prefix not in run_command("ip", "netns", "list")
     assert not ovn.northd.pid
     assert not any(database.process.pid for database in (*ovn.northbound, ovn.southbound))
+
+
+def test_a_chassis_in_a_hosts_namespace_lives_and_dies_with_the_host(tmp_path: Path) -> None:
+    switch = Switch(tmp_path / "hosts")
+    ours = hosts(switch, 2)
+    ovn = Ovn(tmp_path / "ovn", 1, hosts=ours, bin=programs(), physical=True)
+    try:
+        switch.start()
+        ovn.start()
+        for host in ours:
+            host.power_on()
+        until(lambda: ovn.registered() == {"host-1", "host-2", "ch-3"}, "all chassis register", 20)
+        ovn.nbctl("ls-add", "green", "--", "lsp-add", "green", "a", "--", "lsp-add", "green", "b")
+        ovn.nbctl("lsp-set-addresses", "a", "0a:00:00:00:00:05", "--", "lsp-set-addresses", "b", "0a:00:00:00:00:06")
+        guest = ovn.chassis[0].plug("a", "0a:00:00:00:00:05", "10.1.0.5/24")
+        peer = ovn.chassis[2].plug("b", "0a:00:00:00:00:06", "10.1.0.6/24")
+        ovn.sync()
+        assert guest.reaches("10.1.0.6", limit_s=3)
+        assert "br-int" in ours[0].run("ovs-vsctl", "list-br")  # where libvirt looks for it
+        ours[0].power_off()
+        assert not peer.reaches("10.1.0.5")
+        assert "host-1" in ovn.registered()
+        ours[0].power_on()
+        until(lambda: "ovn-controller" in str(ours[0].services()), "it boots", 20)
+    finally:
+        for host in ours:
+            host.power_off()
+        ovn.stop()
+        switch.stop()
+        shutil.rmtree(tmp_path, ignore_errors=True)
