@@ -11,6 +11,7 @@ from tests.conformance.claims import claims_of
 from tests.conformance.ovn.worlds import OvnWorld, reading, worlds
 
 from outlive.base.errors import BadInput, Conflict, LimitExceeded, Refused, Unavailable, Unknown
+from outlive.base.random import Random
 from outlive.network.copies import VmKey
 from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY
 from outlive.network.operations import (
@@ -25,6 +26,7 @@ from outlive.network.operations import (
     Columns,
     Op,
     Rows,
+    apply,
     delete,
     find,
     upsert,
@@ -98,7 +100,10 @@ def row(rows: Rows, table: str, **columns: object) -> Columns:
 
 
 def comparable(rows: Rows) -> dict[str, list[str]]:
-    return {table: sorted(json.dumps(one, sort_keys=True) for one in found) for table, found in rows.items() if found}
+    def text(one: Columns) -> str:
+        return json.dumps({key: sorted(x) if isinstance(x, list) else x for key, x in one.items()}, sort_keys=True)
+
+    return {table: sorted(map(text, found)) for table, found in rows.items() if found}
 
 
 @claim
@@ -368,6 +373,61 @@ async def test_it_says_when_the_database_is_away_and_goes_on_when_it_is_there_ag
         assert frozenset() in batches
     assert northbound.healthy() == ""
     assert row(await northbound.rows(), PORTS, name="shop_cart")["enabled"] is True
+
+
+def random_ops(random: Random) -> list[Op]:
+    """Operations on few names, so that they meet; patches are whole rows, so that it does not matter which is first."""
+    ops: list[Op] = []
+    for _ in range(random.randint(1, 6)):
+        number, other = random.randint(0, 3), str(random.randint(0, 2))
+        name, ids = f"p{number}", {NAMESPACE_KEY: "shop", VM_KEY: f"vm{number % 2}", "k": other}
+        id = {"external_ids": {ID_KEY: f"d{number}"}}
+        kind = random.randrange(8)
+        if kind == 0:
+            ops.append(upsert(DHCP, id, {**id, "cidr": f"10.{other}.0.0/24", "options": {"mtu": other, "old": None}}))
+        elif kind == 1:
+            options = {"requested-chassis": other, "x": random.choice([None, "1"])}
+            columns = {"switch": f"hv-{other}", "addresses": [other, "b"], "options": options, "external_ids": ids}
+            ops.append(upsert(PORTS, {"name": name}, {"name": name, **columns}))
+        elif kind == 2:
+            patch = {"enabled": random.choice([True, False, None]), "addresses": random.choice([None, [], ["z", "a"]])}
+            ops.append(upsert(PORTS, {"name": name}, {"name": name, "switch": "hv-0", **patch}))
+        elif kind == 3:
+            ops.append(delete(random.choice([PORTS, ROUTES]), {"external_ids": {VM_KEY: f"vm{number % 2}"}}))
+        elif kind == 4:
+            where = [{"ip_prefix": name, "policy": "dst-ip"}, {"external_ids": {"k": other}}]
+            hop = {"output_port": random.choice([None, "rtos"]), "options": None}
+            ops.append(
+                upsert(
+                    ROUTES, where, {"ip_prefix": name, "policy": "dst-ip", "nexthop": other, "external_ids": ids, **hop}
+                )
+            )
+        elif kind == 5:
+            ops.append(
+                upsert(
+                    ROUTES, {"nexthop": f"n{number}"}, {"ip_prefix": "p0", "nexthop": f"n{number}", "policy": "dst-ip"}
+                )
+            )
+        elif kind == 6:
+            ops.append(delete(DHCP, id))
+        else:
+            ops += [upsert(DHCP, id, {**id, "cidr": "10.0.0.0/24"})]
+            patch = {"name": name, "switch": "hv-0", "dhcpv4_options": f"d{number}", "dhcpv6_options": None}
+            ops += [upsert(PORTS, {"name": name}, patch)]
+    return ops
+
+
+@claim
+async def test_random_operations_make_of_rows_what_apply_says(world: OvnWorld) -> None:
+    northbound, random = await world.northbound(), Random(33)
+    switches = [upsert(SWITCHES, {"name": f"hv-{number}"}, {"name": f"hv-{number}"}) for number in range(3)]
+    await write(northbound, *BASE, *switches)
+    expected = await northbound.rows()
+    for number in range(150):
+        ops = random_ops(random)
+        await write(northbound, *ops)
+        expected = apply(expected, ops)
+        assert comparable(await northbound.rows()) == comparable(expected), (number, ops)
 
 
 @claim

@@ -35,6 +35,8 @@ class Draft:
         self._read: dict[tuple[str, str], set[str]] = {}
         """Of rows that were found the columns that matter."""
         self._absent: list[tuple[str, Columns]] = []
+        self._gone: set[str] = set()
+        """DHCP rows that go."""
         self._holders: set[tuple[str, str]] = set()
         """Rows that get a child, and must be there."""
 
@@ -54,6 +56,8 @@ class Draft:
                 before = self._present(op.table, uuid)
                 self._note_read(op, uuid)
                 self._after[op.table][uuid] = None if uuid in gone else patched(before, op.patch)
+                if op.table == DHCP and uuid in gone:
+                    self._drop_references(uuid, before.get("external_ids", {}).get(ID_KEY, uuid))
                 is_effective = is_effective or not is_same_row(before, patched(before, op.patch))
             if is_effective:
                 self.effective.append(op)
@@ -100,13 +104,27 @@ class Draft:
         touched = self._after[op.table]
         for where in op.where:
             uuids = (uuid for uuid in self._rows.candidates(op.table, _without_pseudo(where)) if uuid not in touched)
-            found.update((uuid, None) for uuid in sorted(uuids) if has(self._rows.view(op.table, uuid), where))
+            found.update((uuid, None) for uuid in sorted(uuids) if has(self._present(op.table, uuid), where))
             found.update((uuid, None) for uuid, row in touched.items() if row is not None and has(row, where))
         return list(found)
 
     def _present(self, table: str, uuid: str) -> Columns:
         touched = self._after[table]
-        return (touched[uuid] or {}) if uuid in touched else self._rows.view(table, uuid)
+        if uuid in touched:
+            return touched[uuid] or {}
+        row, seen = self._rows.replica.rows[table][uuid], self._rows.view(table, uuid)
+        for name in REFERENCES:
+            if row.get(name) in self._gone:
+                seen.pop(name, None)
+        return seen
+
+    def _drop_references(self, uuid: str, id: str) -> None:
+        """Ports no longer refer to a DHCP row that goes."""
+        self._gone.add(uuid)
+        for port in self._after[PORTS].values():
+            for name in REFERENCES:
+                if port is not None and port.get(name) == id:
+                    del port[name]
 
     def _note_read(self, op: Op, uuid: str) -> None:
         if not uuid.startswith("@"):
@@ -182,8 +200,10 @@ class Draft:
             if kind.is_reference:
                 continue
             if name in REFERENCES:
-                if old and new == self._rows.dhcp_id(old) and not self._dhcp_row(str(new)):
-                    continue  # the server takes references to rows that go away
+                if old in self._gone:
+                    old = None  # the server takes it away
+                elif old and new == self._rows.dhcp_id(old):
+                    continue
                 new = self._reference(new)
             if is_same(old, new):
                 continue
