@@ -37,6 +37,8 @@ class Draft:
         self._absent: list[tuple[str, Columns]] = []
         self._gone: set[str] = set()
         """DHCP rows that go."""
+        self._written: set[str] = set()
+        """Rows that were there and become different."""
         self._holders: set[tuple[str, str]] = set()
         """Rows that get a child, and must be there."""
 
@@ -67,25 +69,26 @@ class Draft:
         work: list[Any] = []
         for table, rows in self._after.items():
             for uuid, after in rows.items():
-                work += self._row_operations(table, uuid, after)
+                if operations := self._row_operations(table, uuid, after):
+                    self._written.add(uuid)
+                    work += operations
         if not work:
             return []
-        told = [{"op": "comment", "comment": comment}]
+        remark = {"op": "comment", "comment": comment}
         number: list[Any] = []
         if numbered:
             number = [
                 {"op": "mutate", "table": GLOBAL, "where": [], "mutations": [["nb_cfg", "+=", 1]]},
                 {"op": "select", "table": GLOBAL, "where": [], "columns": ["nb_cfg"]},
             ]
-        return [*told, *self._waits(), *work, *number]
+        return [remark, *self._waits(), *work, *number]
 
     def own_rows(self, operations: Sequence[Any], results: Sequence[Any]) -> set[str]:
         """The uuids of all rows that the transaction wrote."""
-        uuids = {uuid for rows in self._after.values() for uuid in rows if not uuid.startswith("@")}
         inserted = (
             result["uuid"][1] for one, result in zip(operations, results, strict=False) if one["op"] == "insert"
         )
-        return uuids.union(inserted)
+        return self._written.union(inserted)
 
     # --- finding
 
