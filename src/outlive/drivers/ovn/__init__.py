@@ -1,0 +1,1 @@
+"""OVN: its databases, and the switch of a host."""
