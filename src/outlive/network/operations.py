@@ -48,6 +48,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Empty for ``DeleteWhere``."""
 
 
+class RowsChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be done in one transaction, and what comes of it."""
+
+    ops: tuple[Op, ...]
+    """Only what changes something."""
+    rows: Rows
+    """All tables after it."""
+
+
 _UPSERTS: Final[Mapping[str, Literal["UpsertRoute", "UpsertPolicy", "UpsertDhcp", "SetPort"]]] = {
     ROUTES: "UpsertRoute",
     POLICIES: "UpsertPolicy",
@@ -211,6 +220,12 @@ def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
     draft = Draft(rows)
     draft.add(*ops)
     return draft.ops
+
+
+def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
+    """Those of the operations that change something, and the tables after them."""
+    left = needed(rows, ops)
+    return RowsChange(ops=tuple(left), rows=apply(rows, left))
 
 
 def _without(port: Columns, gone: Iterable[str | None]) -> Columns:
