@@ -8,12 +8,12 @@ between them. Called again with the rows that it made, it asks for nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from outlive.network.copies import Copy, PortAddresses, VmKey, find_copies, is_newer, is_ready
-from outlive.network.dhcp import DhcpRouter, delete_dhcp, ensure_dhcp
+from outlive.network.dhcp import DhcpPortInput, DhcpRouter, delete_dhcp, plan_dhcp
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
     DEFAULT_NETWORK,
@@ -78,11 +78,6 @@ class FollowResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     why: tuple[str, ...]
     """What holds for this VM here, in words."""
 
-    @property
-    def actions(self) -> tuple[Op, ...]:
-        """The operations, as other decisions name what they ask for."""
-        return self.ops
-
 
 def follow_vm(given: FollowInput) -> FollowResult:
     """The operations that bring the rows of one VM into agreement with its copies.
@@ -107,7 +102,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
             continue
         _ensure_port(draft, given, copy, entry, is_left=given.disable_source and _is_left(given, copy, living))
         if copy.migratable and entry.addresses and not has_left:
-            _ensure_dhcp(draft, given, copy, entry)
+            draft.add(*_plan_dhcp(given, copy, entry, draft.rows))
     if not living:
         why.append(f"{given.vm} runs nowhere: its routes and DHCP rows are deleted")
         delete_routing(draft, given.vm)
@@ -119,7 +114,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
     if has_left:
         why.append(f"{given.vm} runs in another zone: its DHCP rows here are deleted")
     if has_left or not living:
-        draft.add(*delete_dhcp(given.vm, draft.rows))
+        draft.add(delete_dhcp(given.vm))
     return FollowResult(ops=tuple(draft.ops), rows=draft.rows, why=tuple(why))
 
 
@@ -160,9 +155,7 @@ def _delete_ports(draft: Draft, given: FollowInput, *, keep: set[str], why: list
     """Delete the VM's ports of this network but those to keep."""
     for row in draft.table(PORTS):
         ids, name = external_ids(row), row.get("name")
-        is_of_network = (
-            ids.get(NAD_KEY, DEFAULT_NETWORK) == given.network and ids.get(TOPOLOGY_KEY, ROUTED) == ROUTED
-        )
+        is_of_network = ids.get(NAD_KEY, DEFAULT_NETWORK) == given.network and ids.get(TOPOLOGY_KEY, ROUTED) == ROUTED
         is_of_vm = all(ids.get(key) == value for key, value in vm_keys(given.vm).items())
         if is_of_vm and is_of_network and name and name not in keep:
             why.append(f"port {name} is deleted: no copy of {given.vm} that runs here has it")
@@ -201,7 +194,26 @@ def _ensure_port(draft: Draft, given: FollowInput, copy: Copy, entry: PortAddres
     draft.add(upsert(PORTS, {"name": name}, patch))
 
 
-FOLLOW: Final[Decision[Any, Any]] = Decision(
+def _plan_dhcp(given: FollowInput, copy: Copy, entry: PortAddresses, rows: Rows) -> tuple[Op, ...]:
+    return plan_dhcp(
+        DhcpPortInput(
+            controller=given.controller,
+            topology=ROUTED,
+            namespace=given.vm.namespace,
+            vm=given.vm.name,
+            port=port_name(copy.namespace, copy.name, given.network),
+            addresses=entry.addresses,
+            gateways=entry.gateways,
+            dns_service_ips=given.dns_service_ips,
+            mtu=given.mtu or 0,
+            dhcp_router=given.dhcp_router,
+            fqdn=given.fqdn,
+            rows=rows,
+        )
+    ).ops
+
+
+FOLLOW: Final = Decision(
     "network.follow",
     follow_vm,
     FollowInput,

@@ -8,12 +8,12 @@ another controller, or has no zone key, belongs to somebody else
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from outlive.network.names import DEFAULT_CONTROLLER, LOCAL, OWNER_KEY, ZONE_KEY
-from outlive.network.operations import DHCP, POLICIES, ROUTES, Draft, RowChange, Rows
+from outlive.network.operations import DHCP, POLICIES, ROUTES, Draft, Rows, RowsChange
 from outlive.network.owners import delete_rows, external_ids, is_on_cluster_router, vm_in
 from outlive.runtime.decisions import Decision
 
@@ -57,7 +57,7 @@ class SweepInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rows: Rows = {}
 
 
-def sweep(given: SweepInput) -> RowChange:
+def sweep(given: SweepInput) -> RowsChange:
     """Delete all routes, policies and DHCP rows that are orphans."""
     draft = Draft(given.rows)
     for table in (ROUTES, POLICIES, DHCP):
@@ -70,7 +70,7 @@ def sweep(given: SweepInput) -> RowChange:
     return draft.change()
 
 
-ORPHAN: Final[Decision[Any, Any]] = Decision(
+ORPHAN: Final[Decision[OrphanInput, OrphanResult]] = Decision(
     "network.orphan",
     lambda given: OrphanResult(delete=is_orphan(given.external_ids, given.vms, given.controller)),
     OrphanInput,
@@ -78,11 +78,11 @@ ORPHAN: Final[Decision[Any, Any]] = Decision(
     "Whether a row was made for a VM that is gone",
     nulls_are_absent=True,
 )
-SWEEP: Final[Decision[Any, Any]] = Decision(
+SWEEP: Final = Decision(
     "network.sweep",
     sweep,
     SweepInput,
-    RowChange,
+    RowsChange,
     "The rows of VMs that are gone",
     nulls_are_absent=True,
 )

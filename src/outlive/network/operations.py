@@ -169,15 +169,6 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
     return after
 
 
-class RowChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a plan changes."""
-
-    ops: tuple[Op, ...]
-    """For one transaction; only those that change something."""
-    rows: Rows
-    """The tables after them, all of them."""
-
-
 class Draft:
     """Rows while a plan is being made, and the operations that changed them so far."""
 
@@ -210,22 +201,21 @@ class Draft:
                     patch[name] = {**dict.fromkeys(found.get(name, {})), **value}
         self.add(upsert(table, where, patch))
 
-    def change(self) -> RowChange:
+    def change(self) -> RowsChange:
         """The operations and the rows after them."""
-        return RowChange(ops=tuple(self.ops), rows=self.rows)
+        return RowsChange(ops=tuple(self.ops), rows=self.rows)
 
 
 def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
     """Those of the operations that change something, each after the ones before it."""
-    draft = Draft(rows)
-    draft.add(*ops)
-    return draft.ops
+    return list(change_rows(rows, ops).ops)
 
 
 def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
     """Those of the operations that change something, and the tables after them."""
-    left = needed(rows, ops)
-    return RowsChange(ops=tuple(left), rows=apply(rows, left))
+    draft = Draft(rows)
+    draft.add(*ops)
+    return draft.change()
 
 
 def _without(port: Columns, gone: Iterable[str | None]) -> Columns:

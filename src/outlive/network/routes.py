@@ -12,7 +12,7 @@ share the flows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import Subnet, is_within, parse_any, parse_subnet
 from outlive.network.copies import VmKey
 from outlive.network.names import LOCAL, POLICY_PRIORITY, REMOTE, ZONE_KEY, router_port
-from outlive.network.operations import POLICIES, ROUTES, Columns, Draft, RowChange, Rows
+from outlive.network.operations import POLICIES, ROUTES, Columns, Draft, Rows, RowsChange
 from outlive.network.owners import delete_rows, is_of_vm, is_on_cluster_router, vm_keys
 from outlive.runtime.decisions import Decision
 
@@ -104,7 +104,7 @@ def host_addresses(cidrs: Iterable[str]) -> tuple[str, ...]:
 
 def address_of_family(addresses: Iterable[str], version: int) -> str | None:
     """The first address of the family, without mask."""
-    return next((str(one) for one in map(parse_address, addresses) if one.version == version), None)
+    return next((str(one) for one in map(parse_any, addresses) if one.version == version), None)
 
 
 def _contains(subnets: Iterable[str], addresses: Sequence[str]) -> bool:
@@ -233,18 +233,18 @@ class CatchAllInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rows: Rows = {}
 
 
-def plan_catch_all(given: CatchAllInput) -> RowChange:
+def plan_catch_all(given: CatchAllInput) -> RowsChange:
     """The routes by which a zone's VMs get out, as ``ensure_catch_all`` makes them."""
     draft = Draft(given.rows)
     ensure_catch_all(draft, given.hypervisor, given.cluster_subnets, given.gateway_router)
     return draft.change()
 
 
-CATCH_ALL: Final[Decision[Any, Any]] = Decision(
+CATCH_ALL: Final = Decision(
     "network.catch_all",
     plan_catch_all,
     CatchAllInput,
-    RowChange,
+    RowsChange,
     "The routes that lead from the cluster's addresses to a gateway router",
     nulls_are_absent=True,
 )

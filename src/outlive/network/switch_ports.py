@@ -8,7 +8,7 @@ other port (docs/reference/network-decisions.md#ports).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -190,7 +190,7 @@ def keep_interface_version(port: PortRow, current: Columns | None) -> PortRow:
     return msgspec.structs.replace(port, options=options)
 
 
-PORTS_DECISION: Final = Decision(
+SWITCH_PORTS: Final = Decision(
     "network.ports",
     plan_switch_ports,
     SwitchPortsInput,
