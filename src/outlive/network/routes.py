@@ -11,7 +11,7 @@ share the flows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -84,8 +84,7 @@ class NetworkZone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """
         if not self.is_local(hypervisor):
             return _contains(self.network_of(hypervisor).subnets, addresses)
-        homes = (name for name in self.local if _contains(self.network_of(name).subnets, addresses))
-        return next(homes, None) == hypervisor
+        return is_home_of({name: self.network_of(name) for name in self.local}, hypervisor, addresses)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +104,12 @@ def host_addresses(cidrs: Iterable[str]) -> tuple[str, ...]:
 def address_of_family(addresses: Iterable[str], version: int) -> str | None:
     """The first address of the family, without mask."""
     return next((str(one) for one in map(parse_any, addresses) if one.version == version), None)
+
+
+def is_home_of(hypervisors: Mapping[str, HypervisorNetwork], hypervisor: str, addresses: Sequence[str]) -> bool:
+    """True if the hypervisor is the first of these whose switch has one of the addresses."""
+    homes = (name for name, network in hypervisors.items() if _contains(network.subnets, addresses))
+    return next(homes, None) == hypervisor
 
 
 def _contains(subnets: Iterable[str], addresses: Sequence[str]) -> bool:
