@@ -37,8 +37,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Logical switch ports by name."""
     addresses: tuple[str, ...] = ()
     """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
-    names: tuple[str, ...] = ()
-    """Logical switches, routers and router ports."""
+    networks: tuple[str, ...] = ()
+    """Switches, routers and their ports that carry the key of one of these networks, and the cluster router."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
