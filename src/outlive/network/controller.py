@@ -237,7 +237,9 @@ class NetworkController:
                 problems[port.name] = found
             elif found is not None:
                 planned[port.name] = found
-        receipt = await self._commit(name, place, planned, queue)
+        receipt, foreign = await self._commit(name, place, planned, queue)
+        for port_name in [one for one, own in planned.items() if own.interface in foreign]:
+            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         for port_name, problem in problems.items():
             await self._writer.write_port(port_name, _not_programmed(problem))
@@ -271,8 +273,10 @@ class NetworkController:
 
     # Rows
 
-    async def _commit(self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str) -> Receipt:
-        """Plan the VM's rows and commit what differs."""
+    async def _commit(
+        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
+    ) -> tuple[Receipt, tuple[str, ...]]:
+        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
         hosts = [one for one in (place.host, place.target) if one]
         chassis = {one: self._chassis_of(one) for one in hosts}
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
@@ -319,7 +323,7 @@ class NetworkController:
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
-        return receipt
+        return receipt, used[0][1].foreign
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)

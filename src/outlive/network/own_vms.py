@@ -100,6 +100,8 @@ class OwnVmResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For one transaction; only those that change something."""
     rows: Rows
     """The tables after them, all of them."""
+    foreign: tuple[str, ...] = ()
+    """Interfaces whose logical port somebody else has made: it stays as it is, and they have none."""
     why: tuple[str, ...]
     """What holds for this VM, in words."""
 
@@ -110,7 +112,9 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
     for port in given.ports:
         plan.add(port)
     plan.delete_others()
-    return OwnVmResult(ops=tuple(plan.draft.ops), rows=plan.draft.rows, why=tuple(plan.why))
+    return OwnVmResult(
+        ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=tuple(plan.foreign), why=tuple(plan.why)
+    )
 
 
 def isolated_hosts(row: Columns) -> dict[str, int]:
@@ -135,6 +139,7 @@ class _Plan:
         self.vm = VmKey(OWN_NAMESPACE, given.vm)
         self.draft = Draft(given.rows)
         self.why: list[str] = []
+        self.foreign: dict[str, None] = {}
         places = (given.host, given.target if given.target != given.host else None)
         self.places = [place for place in places if place]
         self._ports: set[str] = set()
@@ -162,6 +167,10 @@ class _Plan:
                 },
             }
             known = next(iter(self.draft.find(PORTS, {"name": name})), {})
+            if known and not self._owns(known):
+                self.foreign[port.interface] = None
+                self.why.append(f"port {name} belongs to somebody else")
+                continue
             row |= self._shared(port, known, text) if port.mode == "shared" else self._twin(port, known, text, place)
             row["external_ids"] |= {key: value for key, value in external_ids(known).items() if _is_mark(key)}
             self.draft.replace(PORTS, {"name": name}, _keeping_options(row, known))
