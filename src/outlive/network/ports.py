@@ -37,6 +37,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Logical switch ports by name."""
     addresses: tuple[str, ...] = ()
     """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
+    isolated: bool = False
+    """Ports that some host is isolated from (``ISOLATED_KEY``)."""
     networks: tuple[str, ...] = ()
     """Switches, routers and their ports that carry the key of one of these networks, and the cluster router."""
 
@@ -108,6 +110,10 @@ class NorthboundDb(Protocol):
         The commit holds only if what the operations touch is as it was read; else everything is done again, a few
         times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations.
         """
+        ...
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """Raise the number that chassis repeat, without another change."""
         ...
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:

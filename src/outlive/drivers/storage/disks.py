@@ -221,6 +221,7 @@ class Cuts:
     def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
         volumes = [one.removeprefix("disk:") for one in scope if one.startswith("disk:")]
         kinds = {one.partition(":")[0] for one in volumes if not is_option(one)}
+        kinds |= {"port"} if any(one.startswith("port:") for one in scope) else set()
         wanted = [part for kind in sorted(kinds) if (part := driver_of(self._parts, kind)) is not None]
         return [part for part in self._parts.values() if part in wanted]
 
