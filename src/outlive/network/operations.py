@@ -5,7 +5,8 @@ Decisions answer operations, drivers carry them out, ``apply`` says what becomes
 emptied, and of maps (``options``, ``external_ids``) single keys; all else stays as it is. Further rows that it finds
 are duplicates and go. Where it finds none, a row is made of the patch.
 
-Rows are dictionaries of OVN's columns, without those that are empty or not set. A port names its switch in ``switch``
+Rows are dictionaries of OVN's columns, without those that are empty or not set; an empty text is empty, and the order
+of a list means nothing. A port names its switch in ``switch``
 and its DHCP rows by their id; a router's port, route or policy names its router in ``router`` unless that is the
 cluster's.
 """
@@ -81,6 +82,16 @@ def has(row: Columns, columns: Columns) -> bool:
     return all(_value(row, place) == value for place, value in _flatten(columns))
 
 
+def is_same(value: Any, other: Any) -> bool:
+    """True if a column with these values is the same: all that is empty is, and lists in another order are."""
+    return bool(_canonical(value) == _canonical(other))
+
+
+def is_same_row(row: Columns, other: Columns) -> bool:
+    """True if all columns are the same."""
+    return all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
+
+
 def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
     """The rows that an operation finds, in their order. Conditions of one form cost as much as one of them."""
     forms: dict[tuple[_Place, ...], set[tuple[Any, ...]]] = {}
@@ -104,7 +115,7 @@ def _flatten(columns: Columns) -> list[tuple[_Place, Any]]:
         if isinstance(value, dict):
             flat += [((name, key), one) for key, one in value.items()]
         else:
-            flat.append(((name, None), tuple(value) if isinstance(value, list) else value))
+            flat.append(((name, None), _canonical(value)))
     return sorted(flat, key=lambda one: (one[0][0], one[0][1] or ""))
 
 
@@ -113,9 +124,16 @@ def _value(row: Columns, place: _Place) -> Any:
     value = row.get(name)
     if key is not None:
         return value.get(key) if isinstance(value, dict) else None
+    return _canonical(value)
+
+
+def _canonical(value: Any) -> Any:
+    """A form in which columns of equal content are equal: OVSDB's lists are sets."""
+    if is_empty(value):
+        return None
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(sorted(value)) if isinstance(value, list | tuple) else value
 
 
 def is_empty(value: Any) -> bool:
@@ -141,7 +159,7 @@ def patched(row: Columns, patch: Columns) -> Columns:
             value = {key: one for key, one in merged.items() if one is not None}
         if is_empty(value):
             after.pop(name, None)
-        else:
+        elif not is_same(after.get(name), value):
             after[name] = list(value) if isinstance(value, tuple) else value
     return after
 

@@ -37,6 +37,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Logical switch ports by name."""
     addresses: tuple[str, ...] = ()
     """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
+    names: tuple[str, ...] = ()
+    """Logical switches, routers and router ports."""
     isolated: bool = False
     """Ports that some host is isolated from (``ISOLATED_KEY``)."""
     networks: tuple[str, ...] = ()
@@ -49,7 +51,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[Op, ...] = ()
     """What was changed; empty: all rows were right."""
     nb_cfg: int = 0
-    """The number that southbound and chassis repeat once they have it; 0 where nothing was changed."""
+    """The number that southbound and chassis repeat once they have it; where nothing was changed that of the last
+    change, and 0 where it was not to be numbered."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,11 +107,12 @@ class NorthboundDb(Protocol):
         """The rows of a scope, as they are now; copies."""
         ...
 
-    async def transact(self, scope: Scope, plan: Plan, *, comment: str) -> Receipt:
+    async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """Read the scope, plan, and commit all operations or none.
 
         The commit holds only if what the operations touch is as it was read; else everything is done again, a few
-        times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations.
+        times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations. ``numbered=False``: nobody waits until
+        it is ``applied``, which spares every chassis a report.
         """
         ...
 

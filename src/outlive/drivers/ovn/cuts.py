@@ -4,9 +4,9 @@ A host that is isolated from a port is marked on the port's row, so that neither
 here gives the port back to it, and the port requests another chassis. What is reported as isolated has arrived:
 
 * the host's own ovn-controller says that its flows are as the row is; or
-* the host is taken off the overlay: its chassis, with which ovn-controller no longer speaks, is removed, and every
-  other chassis says that its tunnels are as the chassis are. That is no proof for a localnet network, where a host sends
-  without a tunnel.
+* the host is taken off the overlay: its chassis, of which ovn-controller reports nothing any more, is removed, and
+  every other chassis says that its tunnels are as the chassis are. That is no proof for a localnet network, where a
+  host sends without a tunnel.
 """
 
 from __future__ import annotations
