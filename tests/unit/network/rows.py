@@ -36,7 +36,11 @@ HYPERVISORS = {
     }
     for name, number in SUBNETS.items()
 }
-CLUSTER = {"IPv4": [("10.44.0.0/16", 24)], "IPv6": [("fd44::/48", 64)], "dual": [("10.44.0.0/16", 24), ("fd44::/48", 64)]}
+CLUSTER = {
+    "IPv4": [("10.44.0.0/16", 24)],
+    "IPv6": [("fd44::/48", 64)],
+    "dual": [("10.44.0.0/16", 24), ("fd44::/48", 64)],
+}
 IDS = {"k8s.ovn.org/namespace": "shop", "k8s.ovn.org/vm": "cart"}
 LOCAL = {"k8s.ovn.org/zone": "local", **IDS}
 REMOTE = {"k8s.ovn.org/zone": "remote", **IDS}
@@ -49,9 +53,7 @@ def decide(name: str, given: Row) -> Any:
 
 def as_sets(rows: Rows) -> dict[str, list[str]]:
     """Rows to compare: their order, and tables that are empty, mean nothing; every column counts."""
-    return {
-        table: sorted(json.dumps(row, sort_keys=True) for row in found) for table, found in rows.items() if found
-    }
+    return {table: sorted(json.dumps(row, sort_keys=True) for row in found) for table, found in rows.items() if found}
 
 
 def copy(number: int, hypervisor: str | None, *, families: str = "dual", at: int | None = None, **changes: Any) -> Row:
@@ -184,7 +186,9 @@ def dhcp_rows(families: str) -> list[Row]:
 
 def home_subnets(families: str) -> list[str]:
     """The subnets where the VM was born."""
-    return [{"10.44.7.23/24": "10.44.7.0/24", "fd44:0:0:7::17/64": "fd44:0:0:7::/64"}[one] for one in FAMILIES[families]]
+    return [
+        {"10.44.7.23/24": "10.44.7.0/24", "fd44:0:0:7::17/64": "fd44:0:0:7::/64"}[one] for one in FAMILIES[families]
+    ]
 
 
 def dhcp_id(cidr: str) -> str:

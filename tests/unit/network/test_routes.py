@@ -31,7 +31,7 @@ JOIN_B = ["100.64.0.9", "fd98::9"]
 FAMILIES = pytest.mark.parametrize("families", ["IPv4", "IPv6", "dual"])
 
 
-def follow(zone: str, hypervisor: str, rows: Rows, families: str = "dual", **changes: Any) -> Rows:
+def follow(zone: str, hypervisor: str, rows: Rows, families: str = "dual", **changes: Any) -> Any:
     """The routes and policies after the VM runs there; its port, which is elsewhere tested, is left out."""
     answer = decide(
         "follow",
@@ -218,7 +218,7 @@ def test_the_way_out_survives_the_vm() -> None:
     ],
 )
 def test_only_rows_with_a_zone_that_name_the_vm_are_deleted_with_it(ids: Row, deleted: bool) -> None:
-    rows = {
+    rows: Rows = {
         ROUTES: [{"ip_prefix": "10.44.7.23", "nexthop": "10.44.7.23", "external_ids": ids}],
         POLICIES: [{"priority": 10, "match": "ip4", "action": "reroute", "external_ids": ids}],
     }
