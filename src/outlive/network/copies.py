@@ -20,6 +20,12 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
+class VmNameMissing(BadInput):
+    """Nothing says what the VM is called."""
+
+    code = "vm-name-missing"
+
+
 class VmKey(msgspec.Struct, frozen=True, order=True):
     """A VM by namespace and name."""
 

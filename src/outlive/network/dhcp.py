@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.network.addressing import HostAddress, first_ipv4, parse_address, parse_host
-from outlive.network.copies import VmKey
+from outlive.network.copies import VmKey, VmNameMissing
 from outlive.network.names import (
     CIDR_KEY,
     DHCPV6_SERVER_ID,
@@ -45,12 +45,6 @@ class AddressesMissing(BadInput):
     """A VM without addresses has nothing to be told by DHCP."""
 
     code = "addresses-missing"
-
-
-class VmNameMissing(BadInput):
-    """The VM has no name."""
-
-    code = "vm-name-missing"
 
 
 class PortMissing(BadInput):

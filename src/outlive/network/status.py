@@ -85,7 +85,8 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     """A migration, its copies by id."""
 
     state: MigrationState
-    source: str | None
+    source: str | None = None
+    """``None``: it is gone, which is normal long after a migration."""
     target: str
 
 
