@@ -131,12 +131,19 @@ def _zone(given: FollowInput) -> NetworkZone:
 def _find_place(given: FollowInput, living: Sequence[Copy]) -> Place | None:
     """Where the VM's traffic goes; ``None`` while its newest copy is not ready."""
     newest = living[-1] if living else None
-    if newest is None or newest.hypervisor is None or not is_ready(newest, living[:-1]):
+    if newest is None or newest.hypervisor is None or not _can_serve(given, newest):
         return None
-    entry = newest.networks.get(given.network)
-    if entry is None or not entry.addresses:
-        return None
-    return Place(vm=given.vm, hypervisor=newest.hypervisor, addresses=host_addresses(entry.addresses))
+    return Place(
+        vm=given.vm,
+        hypervisor=newest.hypervisor,
+        addresses=host_addresses(newest.networks[given.network].addresses),
+    )
+
+
+def _can_serve(given: FollowInput, copy: Copy) -> bool:
+    """True if the VM is active in the copy, and its addresses there are known. Newer copies do not matter."""
+    entry = copy.networks.get(given.network)
+    return copy.hypervisor is not None and entry is not None and bool(entry.addresses) and is_ready(copy, ())
 
 
 def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
@@ -145,10 +152,7 @@ def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
     Of two that were created in the same second, only a ready time says which one took over.
     """
     newer = living[living.index(copy) + 1 :]
-    return any(
-        (bool(other.ready_at) or is_newer(other, copy)) and given.network in other.networks and is_ready(other, ())
-        for other in newer
-    )
+    return any((bool(other.ready_at) or is_newer(other, copy)) and _can_serve(given, other) for other in newer)
 
 
 def _delete_ports(draft: Draft, given: FollowInput, *, keep: set[str], why: list[str]) -> None:
