@@ -16,14 +16,12 @@ from outlive.network.dhcp import DhcpPortInput, needs_dhcp, plan_dhcp
 from outlive.network.follow import FollowResult
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
-    NAD_KEY,
     NAME_KEY,
     OWNER_KEY,
     port_name,
     switch_name,
 )
-from outlive.network.operations import DHCP, PORTS, Columns, Draft, Rows, delete, upsert
-from outlive.network.owners import external_ids, vm_keys
+from outlive.network.operations import DHCP, Draft, Rows, delete
 from outlive.network.routes import ZoneMode
 from outlive.network.status import MigrationStatus, discover_migration
 from outlive.network.switch_ports import (
@@ -33,8 +31,9 @@ from outlive.network.switch_ports import (
     SwitchPorts,
     SwitchPortsInput,
     Transport,
+    delete_ports,
     describe_port,
-    keep_interface_version,
+    ensure_port,
     plan_switch_ports,
 )
 from outlive.runtime.decisions import Decision
@@ -87,7 +86,8 @@ def follow_switch(given: SwitchFollowInput) -> FollowResult:
 
     draft = Draft(given.rows)
     kept = {_name(given, one) for one in copies.values() if not one.completed and one.id not in plan.delete}
-    _delete_ports(draft, given, keep=kept, why=why)
+    for name in delete_ports(draft, given.vm, given.attachment, keep=kept):
+        why.append(f"port {name} is deleted: this database must not have it")
     for copy, port in sorted(ready, key=lambda one: bool(one[1].addresses)):
         _ensure_port(draft, given, copy, port)
     served = [copy for copy, _ in ready if copy.hypervisor in _local(given) and _is_served(given, copy)]
@@ -145,45 +145,30 @@ def _name(given: SwitchFollowInput, copy: Copy) -> str:
     return port_name(copy.namespace, copy.name, given.attachment)
 
 
-def _delete_ports(draft: Draft, given: SwitchFollowInput, *, keep: set[str], why: list[str]) -> None:
-    """Delete the VM's ports of this network but those to keep."""
-    mine = {NAD_KEY: given.attachment, **vm_keys(given.vm)}
-    for row in draft.table(PORTS):
-        name = row.get("name")
-        if name and name not in keep and mine.items() <= external_ids(row).items():
-            why.append(f"port {name} is deleted: this database must not have it")
-            draft.add(delete(PORTS, {"name": name}))
-
-
 def _ensure_port(draft: Draft, given: SwitchFollowInput, copy: Copy, port: SwitchPort) -> None:
-    name, hypervisor = _name(given, copy), copy.hypervisor or ""
-    current: Columns | None = next(iter(draft.find(PORTS, {"name": name})), None)
-    row = describe_port(
-        PortRowInput(
-            topology=given.topology,
-            interconnect=given.zone_mode == "interconnect" and given.transport == "overlay",
-            local=hypervisor in _local(given),
-            copy=copy.id,
-            chassis=given.chassis.get(hypervisor, hypervisor),
-            tunnel_id=copy.networks[given.attachment].tunnel_id,
-            network=given.network,
-            nad=given.attachment,
-            namespace=copy.namespace,
-        )
+    hypervisor = copy.hypervisor or ""
+    ensure_port(
+        draft,
+        given.vm,
+        name=_name(given, copy),
+        switch=switch_name(given.network, given.topology),
+        row=describe_port(
+            PortRowInput(
+                topology=given.topology,
+                interconnect=given.zone_mode == "interconnect" and given.transport == "overlay",
+                local=hypervisor in _local(given),
+                copy=copy.id,
+                chassis=given.chassis.get(hypervisor, hypervisor),
+                tunnel_id=copy.networks[given.attachment].tunnel_id,
+                network=given.network,
+                nad=given.attachment,
+                namespace=copy.namespace,
+            )
+        ),
+        addresses=port.addresses,
+        port_security=port.port_security,
+        enabled=port.enabled,
     )
-    row = keep_interface_version(row, current)
-    patch: Columns = {
-        "name": name,
-        "switch": switch_name(given.network, given.topology),
-        "type": row.type or None,
-        "addresses": list(port.addresses),
-        "port_security": list(port.port_security),
-        "options": row.options,
-        "external_ids": {**row.external_ids, **vm_keys(given.vm)},
-    }
-    if port.enabled is not None or (current is not None and current.get("enabled") is False):
-        patch["enabled"] = port.enabled
-    draft.add(upsert(PORTS, {"name": name}, patch))
 
 
 def _is_served(given: SwitchFollowInput, copy: Copy) -> bool:
