@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from outlive.network.decisions import DECISIONS
-from outlive.runtime.decisions import DecisionTable
+from tests.unit.network.builders import MAC
 
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
-TABLE = DecisionTable(DECISIONS)
 ROUTES, POLICIES, DHCP, PORTS = (
     "Logical_Router_Static_Route",
     "Logical_Router_Policy",
     "DHCP_Options",
     "Logical_Switch_Port",
 )
-MAC = "0a:58:0a:2c:07:17"
 FAMILIES = {
     "IPv4": ("10.44.7.23/24",),
     "IPv6": ("fd44:0:0:7::17/64",),
@@ -44,11 +41,6 @@ CLUSTER = {
 IDS = {"k8s.ovn.org/namespace": "shop", "k8s.ovn.org/vm": "cart"}
 LOCAL = {"k8s.ovn.org/zone": "local", **IDS}
 REMOTE = {"k8s.ovn.org/zone": "remote", **IDS}
-
-
-def decide(name: str, given: Row) -> Any:
-    """The answer of ``outlive decide network.NAME``."""
-    return json.loads(TABLE.decide_json(f"network.{name}", json.dumps(given).encode()))
 
 
 def as_sets(rows: Rows) -> dict[str, list[str]]:

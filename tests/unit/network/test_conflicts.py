@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.network.rows import LOCAL, MAC, PORTS, ROUTES, Row, catch_alls, local_routes, port, remote_routes
+from tests.unit.network.builders import MAC
+from tests.unit.network.rows import LOCAL, PORTS, ROUTES, Row, catch_alls, local_routes, port, remote_routes
 
 from outlive.network.conflicts import CONFLICTS_LIMIT, ConflictRule, find_conflicts
 

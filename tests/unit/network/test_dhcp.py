@@ -106,8 +106,9 @@ def test_a_port_refers_to_new_rows_in_one_transaction() -> None:
         ("SetPort", "Logical_Switch_Port"),
     ]
     assert found["rows"] == {
-        "Logical_Switch_Port": [{"name": PORT, "type": "", **references}, other],
+        "Logical_Switch_Port": [{"name": PORT, **references}, other],
         "Logical_Router_Static_Route": [route],
+        "Logical_Router_Policy": [],
         "DHCP_Options": [row4, row6],
     }
 
@@ -192,6 +193,8 @@ def test_all_rows_of_a_vm_go_with_it_and_nothing_refers_to_them() -> None:
     found = decide("dhcp_delete", {"vm": {"namespace": "shop", "name": "cart"}, "rows": rows})
     assert [(op["op"], op["table"]) for op in found["ops"]] == [("DeleteWhere", "DHCP_Options")]
     assert found["rows"] == {
+        "Logical_Router_Static_Route": [],
+        "Logical_Router_Policy": [],
         "DHCP_Options": [other],
         "Logical_Switch_Port": [{"name": PORT}, {"name": "q", "dhcpv4_options": "other"}],
     }

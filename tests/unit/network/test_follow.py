@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.network.builders import MAC, decide
 from tests.unit.network.rows import (
     DHCP,
     HYPERVISORS,
     IDS,
     LOCAL,
-    MAC,
     POLICIES,
     PORTS,
     ROUTES,
@@ -21,7 +21,6 @@ from tests.unit.network.rows import (
     as_sets,
     catch_alls,
     copy,
-    decide,
     dhcp_rows,
     local_routes,
     policies,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.network.rows import DHCP, HYPERVISORS, IDS, LOCAL, PORTS, ROUTES, Row, Rows, as_sets, copy, decide
+from tests.unit.network.builders import decide
+from tests.unit.network.rows import DHCP, HYPERVISORS, IDS, LOCAL, PORTS, ROUTES, Row, Rows, as_sets, copy
 
 from outlive.network.conflicts import ConflictRule, find_conflicts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.network.builders import decide
 from tests.unit.network.rows import (
     DHCP,
     LOCAL,
@@ -15,7 +16,6 @@ from tests.unit.network.rows import (
     Row,
     as_sets,
     catch_alls,
-    decide,
     dhcp_id,
     dhcp_rows,
     local_routes,

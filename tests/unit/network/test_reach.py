@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.network.builders import decide
 from tests.unit.network.rows import (
     HYPERVISORS,
     PORTS,
@@ -14,7 +15,6 @@ from tests.unit.network.rows import (
     Row,
     Rows,
     copy,
-    decide,
     hosts,
     local_routes,
     port,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.network.builders import decide
 from tests.unit.network.rows import (
     LOCAL,
     POLICIES,
@@ -18,7 +19,6 @@ from tests.unit.network.rows import (
     catch_alls,
     cluster_subnets,
     copy,
-    decide,
     local_routes,
     policies,
     question,

@@ -6,7 +6,8 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.unit.network.rows import MAC, Row, decide
+from tests.unit.network.builders import MAC, decide
+from tests.unit.network.rows import Row
 
 from outlive.network.status import MigrationState
 
