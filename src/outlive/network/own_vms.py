@@ -40,7 +40,7 @@ from outlive.network.names import (
 )
 from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Draft, Op, Rows, delete
 from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
-from outlive.network.routes import BY_DESTINATION, HypervisorNetwork, is_home_of
+from outlive.network.routes import BY_DESTINATION, is_home_of
 from outlive.network.switch_ports import address_text
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.decisions import Decision
@@ -232,8 +232,7 @@ class _Plan:
     def _add_routes(self, port: OwnPort) -> None:
         """At home none is needed; elsewhere the router sends what is for the VM to the switch of its place."""
         place, network = self.places[0], port.network
-        hosts = {name: HypervisorNetwork(subnets=subnets) for name, subnets in network.host_subnets.items()}
-        if is_home_of(hosts, place, port.addresses):
+        if is_home_of(network.host_subnets, place, port.addresses):
             self.why.append(f"{self.given.vm} is at home on {place}: it needs no routes on {network.name}")
             return
         for cidr in port.addresses:

@@ -12,12 +12,14 @@ share the flows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import Subnet, is_within, parse_any, parse_subnet
+from outlive.network.addresses import SubnetIndex
+from outlive.network.addressing import Subnet, parse_any, parse_subnet
 from outlive.network.copies import VmKey
 from outlive.network.names import LOCAL, POLICY_PRIORITY, REMOTE, ZONE_KEY, router_port
 from outlive.network.operations import POLICIES, ROUTES, Columns, Draft, Rows, RowsChange
@@ -30,6 +32,8 @@ BY_DESTINATION: Final = "dst-ip"
 BY_SOURCE: Final = "src-ip"
 _HOST_PREFIX: Final = {4: 24, 6: 64}
 """Prefix lengths of hypervisors where the cluster does not say."""
+_INDEXES_LIMIT: Final = 1000
+"""Zones, and hypervisors of other zones, whose subnets are remembered."""
 
 
 class JoinAddressMissing(BadInput):
@@ -82,9 +86,8 @@ class NetworkZone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
         Of this zone's switches it must be the first that has one, so that subnets that overlap have one home.
         """
-        if not self.is_local(hypervisor):
-            return _contains(self.network_of(hypervisor).subnets, addresses)
-        return is_home_of({name: self.network_of(name) for name in self.local}, hypervisor, addresses)
+        names = self.local if self.is_local(hypervisor) else (hypervisor,)
+        return is_home_of({name: self.network_of(name).subnets for name in names}, hypervisor, addresses)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,15 +109,15 @@ def address_of_family(addresses: Iterable[str], version: int) -> str | None:
     return next((str(one) for one in map(parse_any, addresses) if one.version == version), None)
 
 
-def is_home_of(hypervisors: Mapping[str, HypervisorNetwork], hypervisor: str, addresses: Sequence[str]) -> bool:
+def is_home_of(subnets: Mapping[str, tuple[str, ...]], hypervisor: str, addresses: Sequence[str]) -> bool:
     """True if the hypervisor is the first of these whose switch has one of the addresses."""
-    homes = (name for name, network in hypervisors.items() if _contains(network.subnets, addresses))
-    return next(homes, None) == hypervisor
+    return _index(tuple(subnets.items())).find(map(parse_any, addresses)) == hypervisor
 
 
-def _contains(subnets: Iterable[str], addresses: Sequence[str]) -> bool:
-    networks = [parse_subnet(one) for one in subnets]
-    return any(is_within(parse_any(one), networks) for one in addresses)
+@lru_cache(maxsize=_INDEXES_LIMIT)
+def _index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
+    """The index of these switches: one zone has the same for all its VMs."""
+    return SubnetIndex(dict(subnets))
 
 
 def delete_routing(draft: Draft, vm: VmKey, zone: str | None = None) -> None:
