@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -90,6 +90,14 @@ class Chassis(msgspec.Struct, frozen=True, kw_only=True):
     nb_cfg: int = 0
     """The last change that its flows have."""
     encap_ip: str = ""
+
+
+def chassis_name(host: str, known: Iterable[Chassis]) -> str:
+    """The chassis of a host whose record names none: of its name, else of its host name; else the host's name."""
+    found = list(known)
+    if any(one.name == host for one in found):
+        return host
+    return next((one.name for one in found if host in (one.hostname, one.hostname.partition(".")[0])), host)
 
 
 Plan = Callable[[Rows, OvnFeatures], Sequence[Op]]

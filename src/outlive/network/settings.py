@@ -40,3 +40,11 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """VMs whose rows are worked on at once."""
     announce_neighbours_max: Annotated[int, Meta(ge=0, le=4096)] = 256
     """Neighbours of a routed VM that are told, and of which it is told, after a move."""
+
+    def __post_init__(self) -> None:
+        if bool(self.northbound) != bool(self.southbound):
+            raise ValueError("northbound and southbound are named together")
+        if self.probe <= 0:
+            raise ValueError(f"probe {self.probe} must be more than 0")
+        if self.gc_period <= 0:
+            raise ValueError(f"gcPeriod {self.gc_period} must be more than 0")

@@ -12,10 +12,10 @@ here gives the port back to it, and the port requests another chassis. What is r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
-from outlive.base.errors import NotFound
 from outlive.base.logging import get_logger
+from outlive.drivers.ovn.arrived_ports import SCOPE, ArrivedPorts
 from outlive.network.names import (
     INTERFACE_KEY,
     ISOLATED_KEY,
@@ -28,11 +28,12 @@ from outlive.network.names import (
 from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
 from outlive.network.own_vms import isolated_hosts
 from outlive.network.owners import external_ids
-from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
-from outlive.node.ports import CutPort, CutReport
+from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb, chassis_name
+from outlive.node.ports import CutReport
+from outlive.resources import Hypervisor
 from outlive.resources.networks import interface_id
+from outlive.store import Store, read
 
-SCOPE: Final = "port:"
 PART: Final = 50
 """Ports of one transaction: each has two rows at most."""
 OBEYS_S: Final = 2.0
@@ -42,41 +43,41 @@ OTHERS_S: Final = 5.0
 _log = get_logger("drivers.ovn")
 
 
-class ArrivedPorts(CutPort):
-    """``CutPort`` of a host that isolates nobody from ports: what is recorded as isolated from one has arrived."""
+class OvnDatabase(NorthboundDb, Protocol):
+    """A northbound database to connect to."""
 
-    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
-        """Nobody here can."""
-        raise NotFound(f"this host cannot shut {host} out of networks", remedy="set network.northbound in node.yaml")
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        ...
 
-    async def read_back(self, host: str, epoch: int) -> CutReport:
-        """Nobody here can."""
-        raise NotFound(f"this host cannot shut {host} out of networks", remedy="set network.northbound in node.yaml")
 
-    async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
-        """All ports: ``OvnCuts`` reports no port before every chassis has it."""
-        return tuple(one for one in scope if one.startswith(SCOPE))
+class OvnReadDatabase(SouthboundDb, Protocol):
+    """A southbound database to connect to."""
 
-    async def lift(self, host: str, epoch: int) -> None:
-        """There is nothing."""
-
-    async def hosts(self) -> Mapping[str, int]:
-        """None that is known here."""
-        return {}
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        ...
 
 
 class OvnCuts(ArrivedPorts):
-    """See the module. ``chassis_of``: the name of a host's chassis; ``connect``: made at the first use."""
+    """See the module. ``chassis_of``: the name of a host's chassis. Connections are made at the first use."""
 
     def __init__(
-        self,
-        databases: Callable[[], Awaitable[tuple[NorthboundDb, SouthboundDb]]],
-        chassis_of: Callable[[str], Awaitable[str]],
+        self, northbound: OvnDatabase, southbound: OvnReadDatabase, chassis_of: Callable[[str], Awaitable[str]]
     ) -> None:
-        self._databases = databases
+        self._nb = northbound
+        self._sb = southbound
         self._chassis_of = chassis_of
+        self._started = False
         self._numbers: dict[str, int] = {}
         """Host → the change of rows, or of chassis, that has to have arrived; of this process."""
+
+    async def _databases(self) -> tuple[NorthboundDb, SouthboundDb]:
+        if not self._started:
+            self._started = True
+            await self._sb.start()
+            await self._nb.start()
+        return self._nb, self._sb
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """As ``CutPort``."""
@@ -192,3 +193,14 @@ async def _own_ports(nb: NorthboundDb) -> list[Columns]:
     return [
         row for row in rows.get(PORTS, []) if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and row.get("name")
     ]
+
+
+def host_chassis(store: Store, southbound: SouthboundDb) -> Callable[[str], Awaitable[str]]:
+    """What says which chassis a host is."""
+
+    async def find(host: str) -> str:
+        found = await read(store, Hypervisor, host)
+        named = found.spec.chassis if found is not None else ""
+        return named or chassis_name(host, await southbound.chassis())
+
+    return find

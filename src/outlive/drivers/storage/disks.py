@@ -168,7 +168,11 @@ class Cuts:
     """``CutPort`` by all who can shut a host out of something; each takes its own part."""
 
     def __init__(self, parts: Mapping[str, CutPort]) -> None:
-        self._parts = parts
+        self._parts = dict(parts)
+
+    def add(self, kind: str, part: CutPort) -> None:
+        """One more part, for disks of that kind, or for ``port``."""
+        self._parts[kind] = part
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """By each of them; the first that fails is raised after all were asked."""
