@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import ovs.jsonrpc
@@ -38,37 +38,7 @@ PROBE_MS: Final = 5000
 """A server that is silent for so long is probed, and left after as long again."""
 RECHECK_MS: Final = 10_000
 """How often a database that lacks a column is looked at again."""
-NAMES_LIMIT: Final = 10_000
-"""A batch of more names becomes the empty one, which means everything."""
-
 _log = get_logger("ovn")
-
-
-class Changes:
-    """Names of what changed, for any number of readers; each has a batch of its own."""
-
-    def __init__(self) -> None:
-        self._readers: list[tuple[asyncio.Event, list[frozenset[str]]]] = []
-
-    def publish(self, names: frozenset[str]) -> None:
-        """Add to everybody's batch; empty: everything."""
-        for event, batch in self._readers:
-            everything = not names or (batch and (not batch[0] or len(batch[0]) + len(names) > NAMES_LIMIT))
-            batch[:] = [frozenset()] if everything else [batch[0] | names if batch else names]
-            event.set()
-
-    async def read(self) -> AsyncIterator[frozenset[str]]:
-        """The batches from now on."""
-        reader: tuple[asyncio.Event, list[frozenset[str]]] = (asyncio.Event(), [])
-        self._readers.append(reader)
-        event, batch = reader
-        try:
-            while True:
-                await event.wait()
-                event.clear()
-                yield batch.pop()
-        finally:
-            self._readers.remove(reader)
 
 
 class _Job(Generic[T]):

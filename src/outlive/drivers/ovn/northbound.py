@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Collection, Generator
 from typing import Any, Final
 
 from outlive.base.errors import Conflict, LimitExceeded, Refused
-from outlive.drivers.ovn.client import CALL_S, PROBE_MS, Changes, OvsdbClient, Work
+from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
 from outlive.drivers.ovn.draft import RAISE_NUMBER, OvsdbDraft
 from outlive.drivers.ovn.replica import Replica
 from outlive.drivers.ovn.rows import GLOBAL, TABLES, NorthboundRows
 from outlive.drivers.ovn.southbound import OvnSouthbound
+from outlive.network.changes import ChangeBatches
 from outlive.network.operations import LIMIT, Rows
 from outlive.network.ports import Applied, OvnFeatures, Plan, Receipt, Scope
 from outlive.network.versions import ovn_features
@@ -35,7 +36,7 @@ class OvnNorthbound:
     ) -> None:
         self._limit_s = limit_s
         self._southbound = southbound
-        self._changes = Changes()
+        self._changes = ChangeBatches()
         self._client = OvsdbClient(
             remote, DATABASE, TABLES, leader_only=True, probe_ms=probe_ms, after_batch=self._publish
         )

@@ -41,7 +41,7 @@ class NeededColumns(msgspec.Struct, frozen=True):
     optional: tuple[str, ...] = ()
 
 
-class Observer(Protocol):
+class RowObserver(Protocol):
     """Who follows the replica; called in its thread."""
 
     def changed(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
@@ -140,7 +140,7 @@ class Replica(idl.Idl):
         """Of the columns that are monitored."""
         self.refusal = ""
         """Why the database cannot be used; empty: it can, as far as is known."""
-        self.observers: list[Observer] = []
+        self.observers: list[RowObserver] = []
         self._needed = tables
         self._checked = -1
         """The connection whose schema was read."""

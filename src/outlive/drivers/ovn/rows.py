@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from ipaddress import ip_network
 from typing import Any, Final
 
 import msgspec
 
 from outlive.drivers.ovn.replica import NeededColumns, Replica, Row
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY, ISOLATED_KEY, NAME_KEY, NAMESPACE_KEY, NETWORK_KEY, VM_KEY
+from outlive.network.changes import row_names
+from outlive.network.names import CLUSTER_ROUTER, ID_KEY
 from outlive.network.operations import (
     DHCP,
     POLICIES,
@@ -23,6 +22,15 @@ from outlive.network.operations import (
     Rows,
 )
 from outlive.network.ports import Scope
+from outlive.network.scopes import (
+    is_marked,
+    is_within,
+    match_addresses,
+    prefix_bounds,
+    row_network,
+    row_vm,
+    without_host_mask,
+)
 
 GLOBAL: Final = "NB_Global"
 
@@ -74,7 +82,6 @@ PARENTS: Final = {
 _CHILDREN: Final = {(parent.table, parent.column): table for table, parent in PARENTS.items()}
 REFERENCES: Final = ("dhcpv4_options", "dhcpv6_options")
 """Columns of ports that name a DHCP row."""
-_ADDRESS: Final = re.compile(r"(?<![\w.:])[0-9a-f]*[.:][0-9a-f.:]*(?:/\d+)?")
 _Key = tuple[str, str]
 
 
@@ -161,9 +168,9 @@ class NorthboundRows:
         for key in after - before:
             index[key] = (*index.get(key, ()), uuid)
             if key[0] == "prefix":
-                self._prefixes[key[1]] = _bounds(key[1])
+                self._prefixes[key[1]] = prefix_bounds(key[1])
         if not self.is_new and _differs(self.replica, table, old, new):
-            names = frozenset(value for kind, value in before | after if kind in ("name", "vm"))
+            names = row_names(table, old or {}) | row_names(table, new or {})
             if names:
                 self.noticed.append((table, uuid, names))
 
@@ -207,11 +214,8 @@ class NorthboundRows:
         return list(found)
 
     def _within(self, cidr: str) -> Iterator[str]:
-        version, first, length = _bounds(cidr)
-        shift = (32 if version == 4 else 128) - length
-        for text, (other, address, longer) in self._prefixes.items():
-            if other == version and longer >= length and address >> shift == first >> shift:
-                yield text
+        outer = prefix_bounds(cidr)
+        return (text for text, bounds in self._prefixes.items() if is_within(bounds, outer))
 
     def _hang(self, table: str, uuid: str, old: Row, new: Row) -> None:
         for (above, column), child in _CHILDREN.items():
@@ -230,22 +234,19 @@ def _shown() -> Iterable[str]:
 
 def _keys(table: str, row: Columns) -> list[_Key]:
     """By what a row is found."""
-    keys: list[_Key] = []
-    ids = row.get("external_ids") or {}
-    if table in (PORTS, SWITCHES, ROUTERS, ROUTER_PORTS) and row.get("name"):
-        keys.append(("name", row["name"]))
-    if table in (SWITCHES, ROUTER_PORTS, PORTS) and ids.get(NETWORK_KEY) and not ids.get(VM_KEY):
-        keys.append(("network", ids[NETWORK_KEY]))
-    if table == PORTS and any(key.startswith(ISOLATED_KEY) for key in ids):
+    keys: list[_Key] = [("name", row["name"])] if row.get("name") else []
+    if network := row_network(table, row):
+        keys.append(("network", network))
+    if table == PORTS and is_marked(row):
         keys.append(("isolated", ""))
-    if table in (PORTS, ROUTES, POLICIES) and ids.get(NAMESPACE_KEY) and ids.get(VM_KEY):
-        keys.append(("vm", f"{ids[NAMESPACE_KEY]}/{ids[VM_KEY]}"))
-    if table == DHCP:
-        keys += [(kind, ids[key]) for kind, key in (("id", ID_KEY), ("vm", NAME_KEY)) if ids.get(key)]
+    if vm := row_vm(table, row):
+        keys.append(("vm", vm))
+    if table == DHCP and (row.get("external_ids") or {}).get(ID_KEY):
+        keys.append(("id", row["external_ids"][ID_KEY]))
     elif table == ROUTES and row.get("ip_prefix"):
-        keys.append(("prefix", _host(row["ip_prefix"])))
+        keys.append(("prefix", without_host_mask(row["ip_prefix"])))
     elif table == POLICIES and row.get("match"):
-        keys += [("match", _host(one)) for one in set(_ADDRESS.findall(row["match"]))]
+        keys += [("match", one) for one in match_addresses(row["match"])]
     return keys
 
 
@@ -264,23 +265,8 @@ def _scope_keys(table: str, scope: Scope) -> list[_Key]:
     if table == PORTS and scope.isolated:
         keys.append(("isolated", ""))
     if table in (ROUTES, POLICIES):
-        keys += [("prefix" if table == ROUTES else "match", _host(address)) for address in scope.addresses]
+        keys += [("prefix" if table == ROUTES else "match", without_host_mask(address)) for address in scope.addresses]
     return keys
-
-
-def _host(prefix: str) -> str:
-    """The prefix without the mask of a single address."""
-    address, _, mask = prefix.partition("/")
-    return address if mask == ("128" if ":" in address else "32") else prefix
-
-
-def _bounds(prefix: str) -> tuple[int, int, int]:
-    """Version, first address and length; of a text that is none, a version of 0."""
-    try:
-        network = ip_network(prefix, strict=False)
-    except ValueError:
-        return (0, 0, 0)
-    return (network.version, int(network.network_address), network.prefixlen)
 
 
 def _differs(replica: Replica, table: str, old: Row | None, new: Row | None) -> bool:

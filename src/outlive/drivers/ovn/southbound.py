@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any, Final
 
 from outlive.base.errors import Refused
-from outlive.drivers.ovn.client import CALL_S, PROBE_MS, Changes, OvsdbClient, Work
+from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
 from outlive.drivers.ovn.replica import NeededColumns, Replica, Row
+from outlive.network.changes import ChangeBatches
 from outlive.network.ports import Binding, Chassis
 
 DATABASE: Final = "OVN_Southbound"
@@ -75,7 +76,7 @@ class OvnSouthbound:
 
     def __init__(self, remote: str, *, limit_s: float = CALL_S, probe_ms: int = PROBE_MS) -> None:
         self._limit_s = limit_s
-        self._changes = Changes()
+        self._changes = ChangeBatches()
         self._client = OvsdbClient(remote, DATABASE, TABLES, probe_ms=probe_ms, after_batch=self._publish)
         self._index = _BindingIndex()
         self._client.replica.observers.append(self._index)
