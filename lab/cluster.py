@@ -282,6 +282,7 @@ class Lab:
     def _start_network(self) -> None:
         if self.ovn is not None:
             for host in self.hosts:
+                host.disk.mount()
                 host.make()
             self.ovn.start()
 
