@@ -99,7 +99,8 @@ class OvnNetwork(NetworkPort):
         if not ids:
             return vm
         definition = with_interface_ids(vm.spec.definition, ids)
-        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition))
+        ports = tuple(ids.get(number, defined) for number, defined in enumerate(vm.spec.ports))
+        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition, ports=ports))
 
     async def prepare(self, vm: VirtualMachine, move: str) -> str:
         """As ``NetworkPort``."""
