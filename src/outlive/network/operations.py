@@ -117,6 +117,8 @@ def _value(row: Columns, place: _Place) -> Any:
 
 
 def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value or None
     if is_empty(value):
         return None
     if isinstance(value, dict):
