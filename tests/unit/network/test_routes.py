@@ -113,6 +113,13 @@ def test_a_remote_route_has_no_output_port_though_the_local_one_before_had() -> 
     assert as_sets(after) == as_sets({ROUTES: remote_routes("hv-b", "dual") + catch_alls("hv-c", "dual")})
 
 
+def test_another_zone_deletes_what_was_local_of_the_vm_and_nothing_that_was_not() -> None:
+    old_local = {**local_routes("hv-c", "IPv4")[0], "ip_prefix": "10.44.7.99"}
+    old_remote = {**remote_routes("hv-c", "IPv4")[0], "ip_prefix": "10.44.7.98"}
+    after = follow("hv-c", "hv-b", {ROUTES: [old_local, old_remote], POLICIES: policies("hv-c", "IPv4")}, "IPv4")
+    assert as_sets(after) == as_sets({ROUTES: [*remote_routes("hv-b", "IPv4"), old_remote]})
+
+
 def test_a_remote_route_loses_the_output_port_of_a_row_that_is_marked_remote() -> None:
     row = {**remote_routes("hv-b", "IPv4")[0], "output_port": "rtos-hv-c"}
     assert as_sets(follow("hv-c", "hv-b", {ROUTES: [row]}, "IPv4")) == as_sets({ROUTES: remote_routes("hv-b", "IPv4")})
