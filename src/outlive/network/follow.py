@@ -20,7 +20,7 @@ from outlive.network.names import (
     ROUTED,
     port_name,
 )
-from outlive.network.operations import PORTS, Draft, Op, Rows
+from outlive.network.operations import PORTS, Op, Rows, RowsDraft
 from outlive.network.routes import (
     ClusterSubnet,
     HypervisorNetwork,
@@ -90,7 +90,7 @@ def follow_vm(given: FollowInput) -> FollowResult:
     local = [copy for copy in living if zone.is_local(copy.hypervisor) and not copy.host_network]
     has_left = place is not None and not zone.is_local(place.hypervisor) and not copies[-1].completed
 
-    draft, why = Draft(given.rows), list[str]()
+    draft, why = RowsDraft(given.rows), list[str]()
     kept = {port_name(copy.namespace, copy.name, given.network) for copy in local}
     for name in delete_ports(draft, given.vm, given.network, keep=kept):
         why.append(f"port {name} is deleted: no copy of {given.vm} that lives here has it")
@@ -154,7 +154,7 @@ def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
     return any((bool(other.ready_at) or is_newer(other, copy)) and _can_serve(given, other) for other in newer)
 
 
-def _ensure_port(draft: Draft, given: FollowInput, copy: Copy, entry: PortAddresses, *, is_left: bool) -> None:
+def _ensure_port(draft: RowsDraft, given: FollowInput, copy: Copy, entry: PortAddresses, *, is_left: bool) -> None:
     """Make the port of a local copy. One that was disabled when the VM left is enabled by name when it comes back."""
     name, hypervisor = port_name(copy.namespace, copy.name, given.network), copy.hypervisor or ""
     known = given.hypervisors.get(hypervisor)

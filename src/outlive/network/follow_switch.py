@@ -21,7 +21,7 @@ from outlive.network.names import (
     port_name,
     switch_name,
 )
-from outlive.network.operations import DHCP, Draft, Rows, delete
+from outlive.network.operations import DHCP, Rows, RowsDraft, delete
 from outlive.network.routes import ZoneMode
 from outlive.network.status import MigrationStatus, discover_migration
 from outlive.network.switch_ports import (
@@ -84,7 +84,7 @@ def follow_switch(given: SwitchFollowInput) -> FollowResult:
     ready = [(copies[port.copy], port) for port in plan.ports if given.attachment in copies[port.copy].networks]
     why = [f"{given.vm} on {given.network}: {status.state if status is not None else 'no migration'}"]
 
-    draft = Draft(given.rows)
+    draft = RowsDraft(given.rows)
     kept = {_name(given, one) for one in copies.values() if not one.completed and one.id not in plan.delete}
     for name in delete_ports(draft, given.vm, given.attachment, keep=kept):
         why.append(f"port {name} is deleted: this database must not have it")
@@ -145,7 +145,7 @@ def _name(given: SwitchFollowInput, copy: Copy) -> str:
     return port_name(copy.namespace, copy.name, given.attachment)
 
 
-def _ensure_port(draft: Draft, given: SwitchFollowInput, copy: Copy, port: SwitchPort) -> None:
+def _ensure_port(draft: RowsDraft, given: SwitchFollowInput, copy: Copy, port: SwitchPort) -> None:
     hypervisor = copy.hypervisor or ""
     ensure_port(
         draft,

@@ -6,9 +6,8 @@ emptied, and of maps (``options``, ``external_ids``) single keys; all else stays
 are duplicates and go. Where it finds none, a row is made of the patch.
 
 Rows are dictionaries of OVN's columns, without those that are empty or not set; an empty text is empty, and the order
-of a list means nothing. A port names its switch in ``switch``
-and its DHCP rows by their id; a router's port, route or policy names its router in ``router`` unless that is the
-cluster's.
+of a list means nothing. A port names its switch in ``switch`` and its DHCP rows by their id; a router's port, route or
+policy names its router in ``router`` unless that is the cluster's.
 """
 
 from __future__ import annotations
@@ -82,16 +81,6 @@ def has(row: Columns, columns: Columns) -> bool:
     return all(_value(row, place) == value for place, value in _flatten(columns))
 
 
-def is_same(value: Any, other: Any) -> bool:
-    """True if a column with these values is the same: all that is empty is, and lists in another order are."""
-    return bool(_canonical(value) == _canonical(other))
-
-
-def is_same_row(row: Columns, other: Columns) -> bool:
-    """True if all columns are the same."""
-    return all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
-
-
 def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
     """The rows that an operation finds, in their order. Conditions of one form cost as much as one of them."""
     forms: dict[tuple[_Place, ...], set[tuple[Any, ...]]] = {}
@@ -115,20 +104,21 @@ def _flatten(columns: Columns) -> list[tuple[_Place, Any]]:
         if isinstance(value, dict):
             flat += [((name, key), one) for key, one in value.items()]
         else:
-            flat.append(((name, None), _canonical(value)))
+            flat.append(((name, None), _comparable(value)))
     return sorted(flat, key=lambda one: (one[0][0], one[0][1] or ""))
 
 
 def _value(row: Columns, place: _Place) -> Any:
     name, key = place
     value = row.get(name)
-    if key is not None:
-        return value.get(key) if isinstance(value, dict) else None
-    return _canonical(value)
+    if key is None:
+        return _comparable(value)
+    return value.get(key) if isinstance(value, dict) else None
 
 
-def _canonical(value: Any) -> Any:
-    """A form in which columns of equal content are equal: OVSDB's lists are sets."""
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value or None
     if is_empty(value):
         return None
     if isinstance(value, dict):
@@ -139,6 +129,16 @@ def _canonical(value: Any) -> Any:
 def is_empty(value: Any) -> bool:
     """True for what a row leaves out: nothing, an empty text, an empty list or map. False and 0 are values."""
     return value is None or (isinstance(value, str | list | tuple | dict) and not value)
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """True if a column with these values is the same: all that is empty is, and lists in another order are."""
+    return bool(_comparable(value) == _comparable(other))
+
+
+def is_same_row(row: Columns, other: Columns) -> bool:
+    """True if all columns are the same."""
+    return row is other or all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
 
 
 def without_empty(rows: Rows) -> Rows:
@@ -159,7 +159,7 @@ def patched(row: Columns, patch: Columns) -> Columns:
             value = {key: one for key, one in merged.items() if one is not None}
         if is_empty(value):
             after.pop(name, None)
-        elif not is_same(after.get(name), value):
+        else:
             after[name] = list(value) if isinstance(value, tuple) else value
     return after
 
@@ -187,7 +187,7 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
     return after
 
 
-class Draft:
+class RowsDraft:
     """Rows while a plan is being made, and the operations that changed them so far."""
 
     def __init__(self, rows: Rows) -> None:
@@ -205,18 +205,22 @@ class Draft:
     def add(self, *ops: Op) -> None:
         """Carry out these operations; those that change nothing are dropped."""
         for op in ops:
-            after = apply(self.rows, (op,))
-            if after.get(op.table, []) != self.table(op.table):
+            before, after = self.table(op.table), apply(self.rows, (op,))
+            found = after.get(op.table, [])
+            if len(before) != len(found) or not all(map(is_same_row, before, found)):
                 self.rows = after
                 self.ops.append(op)
 
     def replace(self, table: str, where: Columns | Sequence[Columns], row: Columns) -> None:
-        """Make the row that is found this one: of maps that ``row`` names, keys that it lacks go too."""
+        """Make the row that is found this one: of maps that ``row`` names, keys that it lacks go too.
+
+        The patch names the keys of all rows that are found, whichever of them a driver keeps.
+        """
         patch = dict(row)
-        for found in self.find(table, where)[:1]:
-            for name, value in row.items():
-                if isinstance(value, dict):
-                    patch[name] = {**dict.fromkeys(found.get(name, {})), **value}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                keys = {key for found in self.find(table, where) for key in found.get(name, {})}
+                patch[name] = {**dict.fromkeys(sorted(keys)), **value}
         self.add(upsert(table, where, patch))
 
     def change(self) -> RowsChange:
@@ -231,7 +235,7 @@ def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
 
 def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
     """Those of the operations that change something, and the tables after them."""
-    draft = Draft(rows)
+    draft = RowsDraft(rows)
     draft.add(*ops)
     return draft.change()
 

@@ -38,7 +38,7 @@ from outlive.network.names import (
     router_port,
     switch_name,
 )
-from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Draft, Op, Rows, delete
+from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Op, Rows, RowsDraft, delete
 from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
 from outlive.network.routes import BY_DESTINATION, is_home_of
 from outlive.network.switch_ports import address_text
@@ -137,7 +137,7 @@ class _Plan:
     def __init__(self, given: OwnVmInput) -> None:
         self.given = given
         self.vm = VmKey(OWN_NAMESPACE, given.vm)
-        self.draft = Draft(given.rows)
+        self.draft = RowsDraft(given.rows)
         self.why: list[str] = []
         self.foreign: dict[str, None] = {}
         places = (given.host, given.target if given.target != given.host else None)

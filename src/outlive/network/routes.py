@@ -22,7 +22,7 @@ from outlive.network.addresses import SubnetIndex
 from outlive.network.addressing import Subnet, parse_any, parse_subnet
 from outlive.network.copies import VmKey
 from outlive.network.names import LOCAL, POLICY_PRIORITY, REMOTE, ZONE_KEY, router_port
-from outlive.network.operations import POLICIES, ROUTES, Columns, Draft, Rows, RowsChange
+from outlive.network.operations import POLICIES, ROUTES, Columns, Rows, RowsChange, RowsDraft
 from outlive.network.owners import delete_rows, is_of_vm, is_on_cluster_router, vm_keys
 from outlive.runtime.decisions import Decision
 
@@ -120,13 +120,13 @@ def _index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
     return SubnetIndex(dict(subnets))
 
 
-def delete_routing(draft: Draft, vm: VmKey, zone: str | None = None) -> None:
+def delete_routing(draft: RowsDraft, vm: VmKey, zone: str | None = None) -> None:
     """Delete the VM's routes and policies; with ``zone``, only those that are marked so."""
     for table in (ROUTES, POLICIES):
         draft.add(*delete_rows(table, [row for row in draft.table(table) if is_of_vm(row, vm, zone)]))
 
 
-def plan_local(draft: Draft, zone: NetworkZone, place: Place) -> str:
+def plan_local(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
     """Routes for a VM on a hypervisor of this zone. Answers the rule, in words."""
     if zone.is_home(place.hypervisor, place.addresses):
         delete_routing(draft, place.vm)
@@ -142,7 +142,7 @@ def plan_local(draft: Draft, zone: NetworkZone, place: Place) -> str:
     return f"{place.vm} is away from home on {place.hypervisor}: routes lead to its switch"
 
 
-def plan_remote(draft: Draft, zone: NetworkZone, place: Place) -> str:
+def plan_remote(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
     """Routes for a VM on a hypervisor of another zone. Answers the rule, in words."""
     if zone.is_home(place.hypervisor, place.addresses):
         delete_routing(draft, place.vm)
@@ -158,7 +158,9 @@ def plan_remote(draft: Draft, zone: NetworkZone, place: Place) -> str:
     return f"{place.vm} is away from home on {place.hypervisor} in another zone: routes lead to that zone"
 
 
-def _ensure_route(draft: Draft, vm: VmKey, zone: str, address: str, *, next_hop: str, output_port: str | None) -> None:
+def _ensure_route(
+    draft: RowsDraft, vm: VmKey, zone: str, address: str, *, next_hop: str, output_port: str | None
+) -> None:
     draft.replace(
         ROUTES,
         {"ip_prefix": address, "policy": BY_DESTINATION, "router": None},
@@ -172,7 +174,7 @@ def _ensure_route(draft: Draft, vm: VmKey, zone: str, address: str, *, next_hop:
     )
 
 
-def _ensure_policy(draft: Draft, place: Place, address: str, gateway: Sequence[str]) -> None:
+def _ensure_policy(draft: RowsDraft, place: Place, address: str, gateway: Sequence[str]) -> None:
     version = parse_any(address).version
     next_hop = address_of_family(gateway, version)
     if next_hop is None:
@@ -185,7 +187,9 @@ def _ensure_policy(draft: Draft, place: Place, address: str, gateway: Sequence[s
     )
 
 
-def ensure_catch_all(draft: Draft, hypervisor: str, subnets: Sequence[ClusterSubnet], gateway: Sequence[str]) -> None:
+def ensure_catch_all(
+    draft: RowsDraft, hypervisor: str, subnets: Sequence[ClusterSubnet], gateway: Sequence[str]
+) -> None:
     """Send all that comes from the cluster's addresses to the gateway router of the hypervisor.
 
     The routes belong to no VM and stay when VMs go. ``JoinAddressMissing`` before anything is written.
@@ -243,7 +247,7 @@ class CatchAllInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def plan_catch_all(given: CatchAllInput) -> RowsChange:
     """The routes by which a zone's VMs get out, as ``ensure_catch_all`` makes them."""
-    draft = Draft(given.rows)
+    draft = RowsDraft(given.rows)
     ensure_catch_all(draft, given.hypervisor, given.cluster_subnets, given.gateway_router)
     return draft.change()
 

@@ -16,7 +16,7 @@ from outlive.base.errors import BadInput
 from outlive.network.addressing import parse_any, parse_mac
 from outlive.network.copies import VmKey
 from outlive.network.names import DEFAULT_NETWORK, LAYER2, NAD_KEY, NETWORK_KEY, TOPOLOGY_KEY
-from outlive.network.operations import PORTS, Columns, Draft, delete, upsert
+from outlive.network.operations import PORTS, Columns, RowsDraft, delete, upsert
 from outlive.network.owners import external_ids, vm_keys
 from outlive.network.status import MigrationState
 from outlive.runtime.decisions import Decision
@@ -184,7 +184,7 @@ def describe_port(given: PortRowInput) -> PortRow:
 
 
 def ensure_port(
-    draft: Draft,
+    draft: RowsDraft,
     vm: VmKey,
     *,
     name: str,
@@ -214,7 +214,7 @@ def ensure_port(
     draft.add(upsert(PORTS, {"name": name}, patch))
 
 
-def delete_ports(draft: Draft, vm: VmKey, nad: str, *, keep: Collection[str]) -> list[str]:
+def delete_ports(draft: RowsDraft, vm: VmKey, nad: str, *, keep: Collection[str]) -> list[str]:
     """Delete the VM's ports on a network but those to keep. Answers the names of those deleted."""
     names = [
         row["name"]

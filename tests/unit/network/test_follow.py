@@ -209,6 +209,15 @@ def test_of_two_copies_of_one_second_the_id_decides_and_a_ready_time_disables_th
         assert as_sets({ROUTES: found[ROUTES]}) == as_sets({ROUTES: local_routes("hv-b", "dual") if ready else []})
 
 
+def test_of_two_copies_of_one_second_neither_is_left_without_a_ready_time() -> None:
+    for copies in (
+        [born(), copy(2, "hv-b", at=1, runsOn="hv-b")],
+        [copy(2, "hv-a", at=1, runsOn="hv-a"), copy(1, "hv-b")],
+    ):
+        found = follow("global", copies, {})["rows"]
+        assert all(row.get("addresses") for row in found[PORTS])
+
+
 def test_without_disable_source_all_ports_stay_as_they_are() -> None:
     copies = [born(), copy(2, "hv-b", readyAt="x")]
     found = follow("global", copies, {}, disableSource=False)["rows"][PORTS]

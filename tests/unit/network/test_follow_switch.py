@@ -196,6 +196,13 @@ def test_a_copy_whose_addresses_cannot_be_read_keeps_its_port_and_gets_no_new_on
     assert follow(NETWORKS[0], "global", [green(1, "hv-a"), green(2, "hv-b", networks={})], rows)["ops"] == []
 
 
+def test_a_port_of_a_target_in_another_zone_that_was_left_here_is_deleted() -> None:
+    network = NETWORKS[4]
+    left = port(network, 2, "hv-b", None, local=True)
+    rows = follow(network, "hv-a", [green(1, "hv-a"), green(2, "hv-b")], {PORTS: [left]})["rows"]
+    assert as_sets(rows) == as_sets({PORTS: [port(network, 1, "hv-a", None, local=True)]})
+
+
 def test_guests_of_a_primary_layer2_network_get_dhcp_from_the_subnets_gateway() -> None:
     changes = {"role": "primary", "mtu": 1342, "dnsServiceIPs": ["10.45.0.10"]}
     rows = follow(NETWORKS[1], "hv-a", [green(1, "hv-a")], {}, **changes)["rows"]

@@ -11,6 +11,7 @@ from tests.unit.network.builders import decide
 from tests.unit.network.rows import (
     LOCAL,
     POLICIES,
+    PORTS,
     REMOTE,
     ROUTES,
     Row,
@@ -25,7 +26,7 @@ from tests.unit.network.rows import (
     remote_routes,
 )
 
-from outlive.network.operations import Columns, find, has
+from outlive.network.operations import Columns, find, has, needed, upsert
 
 JOIN_B = ["100.64.0.9", "fd98::9"]
 FAMILIES = pytest.mark.parametrize("families", ["IPv4", "IPv6", "dual"])
@@ -100,8 +101,9 @@ def test_rows_of_others_stay(zone: str) -> None:
 
 def test_a_route_is_replaced_whatever_its_next_hop_so_that_no_group_arises() -> None:
     old = local_routes("hv-c", "IPv4")[0]
-    twice = {**old, "nexthop": "100.88.0.11", "output_port": "rtos-hv-a"}
+    twice = {**old, "nexthop": "100.88.0.11", "output_port": "rtos-hv-a", "external_ids": {**REMOTE, "x": "y"}}
     rows = follow("hv-b", "hv-b", {ROUTES: [old, twice]}, "IPv4")
+    assert follow("hv-b", "hv-b", {ROUTES: [twice, old]}, "IPv4") == rows
     assert as_sets(rows) == as_sets({ROUTES: local_routes("hv-b", "IPv4") + catch_alls("hv-b", "IPv4")})
 
 
@@ -109,6 +111,13 @@ def test_a_remote_route_has_no_output_port_though_the_local_one_before_had() -> 
     rows = {ROUTES: local_routes("hv-c", "dual") + catch_alls("hv-c", "dual")}
     after = follow("hv-c", "hv-b", rows)
     assert as_sets(after) == as_sets({ROUTES: remote_routes("hv-b", "dual") + catch_alls("hv-c", "dual")})
+
+
+def test_another_zone_deletes_what_was_local_of_the_vm_and_nothing_that_was_not() -> None:
+    old_local = {**local_routes("hv-c", "IPv4")[0], "ip_prefix": "10.44.7.99"}
+    old_remote = {**remote_routes("hv-c", "IPv4")[0], "ip_prefix": "10.44.7.98"}
+    after = follow("hv-c", "hv-b", {ROUTES: [old_local, old_remote], POLICIES: policies("hv-c", "IPv4")}, "IPv4")
+    assert as_sets(after) == as_sets({ROUTES: [*remote_routes("hv-b", "IPv4"), old_remote]})
 
 
 def test_a_remote_route_loses_the_output_port_of_a_row_that_is_marked_remote() -> None:
@@ -229,9 +238,9 @@ def test_only_rows_with_a_zone_that_name_the_vm_are_deleted_with_it(ids: Row, de
 COLUMNS = st.fixed_dictionaries(
     {},
     optional={
-        "a": st.sampled_from([None, "x", "y"]),
-        "b": st.sampled_from([None, ["x"], ["x", "y"]]),
-        "m": st.dictionaries(st.sampled_from("kl"), st.sampled_from(["1", "2"])),
+        "a": st.sampled_from([None, "", "x", "y"]),
+        "b": st.sampled_from([None, [], ["x"], ["x", "y"], ["y", "x"]]),
+        "m": st.dictionaries(st.sampled_from("kl"), st.sampled_from(["1", "2", None])),
     },
 )
 
@@ -243,10 +252,18 @@ def test_many_conditions_find_what_each_of_them_finds(rows: list[Columns], where
             if isinstance(value, dict):
                 if any((row.get(name) or {}).get(key) != one for key, one in value.items()):
                     return False
-            elif row.get(name) != value:
+            elif sorted(row.get(name) or []) != sorted(value or []):
                 return False
         return True
 
     expected = [row for row in rows if any(meets(row, one) for one in where)]
     assert [id(row) for row in find(rows, where)] == [id(row) for row in expected]
     assert [row for row in rows if any(has(row, one) for one in where)] == expected
+
+
+def test_what_is_the_same_is_not_written() -> None:
+    rows = {PORTS: [{"name": "p", "addresses": ["a", "b"], "type": "", "enabled": False}]}
+    same = upsert(PORTS, {"name": "p"}, {"addresses": ["b", "a"], "type": None, "options": {"x": None}})
+    assert needed(rows, [same]) == []
+    for patch in ({"enabled": None}, {"enabled": True}, {"addresses": ["a"]}, {"options": {"x": "y"}}):
+        assert len(needed(rows, [upsert(PORTS, {"name": "p"}, patch)])) == 1, patch
