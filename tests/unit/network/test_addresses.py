@@ -124,6 +124,12 @@ def test_addresses_of_travelling_vms_are_reserved_in_new_subnets(copies: Any, ex
     assert len(found["reserve"]) == len(expected)
 
 
+def test_who_only_asks_for_addresses_needs_no_mac() -> None:
+    bare = copy("a", networks={"default": {"addresses": [IPV4]}})
+    assert decide("reserve", {"subnets": HOME["hv-a"], "copies": [bare]}) == {"reserve": ["10.44.7.23/32"]}
+    assert target_entry("b", copy("b", 1, **BARE), bare) == error("invalid")
+
+
 def sync(*copies: dict[str, Any], local: tuple[str, ...] = ("hv-a",), tracked: Any = HOME, **more: Any) -> Any:
     return decide(
         "sync_addresses",
