@@ -70,6 +70,7 @@ def test_the_whole_entry_is_taken_over_and_the_oldest_sibling_comes_first() -> N
         (HOME | {"later": ["10.44.0.0/16"]}, [IPV4], ("hv-a", True, True)),
         ({"wide": ["10.44.0.0/16"]} | HOME, [IPV4], ("wide", True, True)),
         ({"wide": "10.44.0.0/16"}, ["::ffff:10.44.7.23"], ("wide", True, True)),
+        ({"all": "::ffff:0.0.0.0/96"}, [IPV4], ("all", True, True)),
         (AWAY, [IPV4], (None, False, False)),
         (AWAY, ["10.44.9.1/24"], (None, False, True)),
         (AWAY, ["10.44.9.1/24", IPV4], (None, False, True)),
