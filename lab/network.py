@@ -6,6 +6,7 @@ no guest is on, on localnet on a machine of the physical network.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from lab import guest
 from lab.cluster import Lab, document
+from lab.hosts import Host
 from lab.ovn import PHYSICAL, Workload
 from lab.processes import until
 
@@ -271,8 +273,12 @@ class NetworkLab(Lab):
         """Hosts on which a process of the guest exists."""
         return [host.name for host in self.hosts if host.on and self._runs(host, name)]
 
-    def _runs(self, host: Any, name: str) -> bool:
-        return any(f"guest={name}" in command for _, command in host.processes())
+    def _runs(self, host: Host, name: str) -> bool:
+        for pid, _ in host.processes():
+            with contextlib.suppress(OSError):
+                if f"guest={name}," in Path(f"/proc/{pid}/cmdline").read_text(errors="replace"):
+                    return True
+        return False
 
     def rows_of(self, name: str) -> list[str]:
         """Names of the logical ports, and prefixes of the routes, that OVN has for the guest."""

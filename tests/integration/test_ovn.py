@@ -19,7 +19,9 @@ from tests.conformance.ovn.worlds import programs
 from tests.support.loops import run_real
 
 from outlive.base.errors import Unavailable, Unknown
-from outlive.drivers.ovn import LocalSwitch, OvnNorthbound, OvnSouthbound
+from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.southbound import OvnSouthbound
+from outlive.drivers.ovn.vswitch import LocalSwitch
 from outlive.network.operations import PORTS, SWITCHES, upsert
 from outlive.network.ports import Binding
 
