@@ -15,7 +15,8 @@ from typing import Any
 from lab.ovn import Ovn
 
 from bench.figures import Figure
-from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound
+from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.network.copies import VmKey
 from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY, ZONE_KEY, router_port
 from outlive.network.operations import DHCP, POLICIES, PORTS, ROUTER_PORTS, ROUTERS, ROUTES, SWITCHES, Op, upsert

@@ -20,7 +20,10 @@ from tests.support.keystone import free_port
 from tests.support.loops import run_real
 
 from outlive.base.errors import Unavailable, Unknown
-from outlive.drivers.ovn import LocalSwitch, OvnNorthbound, OvnSouthbound, set_certificates
+from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.replica import set_certificates
+from outlive.drivers.ovn.southbound import OvnSouthbound
+from outlive.drivers.ovn.vswitch import LocalSwitch
 from outlive.network.operations import PORTS, SWITCHES, upsert
 from outlive.network.ports import Binding
 

@@ -14,7 +14,7 @@ from outlive.node.permissions import needed_facts
 from outlive.node.primary import ROLE
 from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, Token, VirtualMachine
 from outlive.resources.cluster import CLUSTER
-from outlive.resources.readers import OF_A_VM
+from outlive.resources.readers import OF_A_VM, vm_of_object
 from outlive.store import Store, list_all, read
 
 _log = get_logger("api.tokens")
@@ -53,7 +53,8 @@ async def permit_write(store: Store, identity: Identity, before: Resource | None
 async def shown_part(store: Store, identity: Identity, obj: Resource) -> Resource | None:
     """What the identity is shown of an object that it writes, or has written; ``None``: nothing."""
     of_a_vm = identity.role in HOSTS and isinstance(obj, OF_A_VM)
-    return visible_part(identity, obj, vm=await read(store, VirtualMachine, obj.name) if of_a_vm else None)
+    vm = await read(store, VirtualMachine, vm_of_object(type(obj), obj.name)) if of_a_vm else None
+    return visible_part(identity, obj, vm=vm)
 
 
 async def require_readable(store: Store, identity: Identity, current: Resource) -> Resource:

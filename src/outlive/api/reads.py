@@ -55,7 +55,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.codec import decode, encode
-from outlive.resources.readers import OF_A_VM
+from outlive.resources.readers import OF_A_VM, vm_of_object
 from outlive.store import Page, Selector, Store, read
 
 _Part = Callable[[Resource], Resource | None]
@@ -91,7 +91,7 @@ class ResourceReader:
         """One object."""
         own, vm = may_read(identity, target.kind).own, None
         if own and issubclass(target.kind, OF_A_VM):
-            vm = await read(self._store, VirtualMachine, target.name)
+            vm = await read(self._store, VirtualMachine, vm_of_object(target.kind, target.name))
             if vm is None or identity.host not in vm.placed_hosts():
                 raise read_refusal(identity, target.kind, target.name)
         if identity.role is Role.COORDINATOR and target.kind is Secret:

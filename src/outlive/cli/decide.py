@@ -57,6 +57,7 @@ def decision_table() -> DecisionTable:
     from outlive.commitments import decisions as commitments
     from outlive.drivers.commands import COMMAND_RESULT
     from outlive.failover import decisions as failover
+    from outlive.network import decisions as network
     from outlive.node import decisions as node
     from outlive.placement import decisions as placement
     from outlive.recovery import plan as recovery
@@ -68,6 +69,7 @@ def decision_table() -> DecisionTable:
             COMMAND_RESULT,
             *commitments.DECISIONS,
             *failover.DECISIONS,
+            *network.DECISIONS,
             *node.DECISIONS,
             *node.SAFETY_STEPS,
             *placement.DECISIONS,

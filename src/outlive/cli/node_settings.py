@@ -20,6 +20,7 @@ from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.drivers.credentials import read_host_token
 from outlive.drivers.libvirt.settings import LibvirtSettings
 from outlive.drivers.machine import HostSettings
+from outlive.drivers.ovn.settings import HostNetworkSettings
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.guard.options import SOCKET
 from outlive.node.vm.context import NodeSettings
@@ -84,6 +85,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "guard": GuardSettings,
     "primary": PrimarySettings,
     "storage": StorageSettings,
+    "network": HostNetworkSettings,
     "node": NodeSettings,
     "log": LogSettings,
     "metrics": HostMetricsSettings,
@@ -102,6 +104,7 @@ class HostConfig:
     guard: GuardSettings
     primary: PrimarySettings
     storage: StorageSettings
+    network: HostNetworkSettings
     node: NodeSettings
     log: LogSettings
     metrics: HostMetricsSettings

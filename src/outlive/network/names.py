@@ -37,20 +37,38 @@ LEASE_S: Final = 3500
 POLICY_PRIORITY: Final = 10
 """Below every rule for traffic inside the cluster, which stays as it is."""
 
+OWN_NAMESPACE: Final = "outlive.dev"
+"""Of VMs of our own hosts, which have no namespace; no namespace of Kubernetes has a dot."""
+OWN_CONTROLLER: Final = "outlive-network-controller"
+"""Owner of rows for VMs and networks of our own hosts."""
+INTERFACE_KEY: Final = "outlive.dev/interface"
+"""On a port of a VM of our own hosts: the id of its interface in the VM's definition."""
+HOST_KEY: Final = "outlive.dev/host"
+"""On a port that one host alone may bind: that host."""
+ISOLATED_KEY: Final = "outlive.dev/isolated."
+"""Before the name of a host: it is isolated from that port through the epoch that is the value."""
+NOBODY: Final = "outlive-isolated"
+"""A chassis that does not exist: a port that requests it is bound nowhere."""
+
 POD_NETWORKS: Final = f"{PREFIX}/pod-networks"
 ROUTED: Final = "routed"
 LAYER2: Final = "layer2"
 LOCALNET: Final = "localnet"
 
 
-def router_port(hypervisor: str) -> str:
+def hypervisor_switch(hypervisor: str, network: str = DEFAULT_NETWORK) -> str:
+    """The switch of a hypervisor on a routed network."""
+    return hypervisor if network == DEFAULT_NETWORK else f"{flat(network)}_{hypervisor}"
+
+
+def router_port(switch: str) -> str:
     """The cluster router's port to the switch of a hypervisor."""
-    return f"rtos-{hypervisor}"
+    return f"rtos-{switch}"
 
 
-def switch_port_to_router(hypervisor: str) -> str:
+def switch_port_to_router(switch: str) -> str:
     """The port of a hypervisor's switch that leads to the cluster router."""
-    return f"stor-{hypervisor}"
+    return f"stor-{switch}"
 
 
 def flat(name: str) -> str:

@@ -6,9 +6,8 @@ emptied, and of maps (``options``, ``external_ids``) single keys; all else stays
 are duplicates and go. Where it finds none, a row is made of the patch.
 
 Rows are dictionaries of OVN's columns, without those that are empty or not set; an empty text is empty, and the order
-of a list means nothing. A port names its switch in ``switch``
-and its DHCP rows by their id; a router's port, route or policy names its router in ``router`` unless that is the
-cluster's.
+of a list means nothing. A port names its switch in ``switch`` and its DHCP rows by their id; a router's port, route or
+policy names its router in ``router`` unless that is the cluster's.
 """
 
 from __future__ import annotations
@@ -49,6 +48,15 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Empty for ``DeleteWhere``."""
 
 
+class RowsChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to be done in one transaction, and what comes of it."""
+
+    ops: tuple[Op, ...]
+    """Only what changes something."""
+    rows: Rows
+    """All tables after it."""
+
+
 _UPSERTS: Final[Mapping[str, Literal["UpsertRoute", "UpsertPolicy", "UpsertDhcp", "SetPort"]]] = {
     ROUTES: "UpsertRoute",
     POLICIES: "UpsertPolicy",
@@ -69,35 +77,77 @@ def delete(table: str, *where: Columns) -> Op:
 
 
 def has(row: Columns, columns: Columns) -> bool:
-    """True if the row has these columns; of maps, these keys. ``None``: the row does not have it."""
-    for name, wanted in columns.items():
-        value = row.get(name)
-        if isinstance(wanted, dict):
-            if any((value or {}).get(key) != one for key, one in wanted.items()):
-                return False
-        elif not is_same(value, wanted):
-            return False
-    return True
+    """True if the row has these columns; of maps, these keys. ``None``: the row does not have the column or the key."""
+    return all(_value(row, place) == value for place, value in _flatten(columns))
+
+
+def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
+    """The rows that an operation finds, in their order. Conditions of one form cost as much as one of them."""
+    forms: dict[tuple[_Place, ...], set[tuple[Any, ...]]] = {}
+    for columns in where:
+        flat = _flatten(columns)
+        forms.setdefault(tuple(place for place, _ in flat), set()).add(tuple(value for _, value in flat))
+    return [
+        row
+        for row in rows
+        if any(tuple(_value(row, place) for place in form) in values for form, values in forms.items())
+    ]
+
+
+_Place = tuple[str, str | None]
+"""A column, or a key of a map."""
+
+
+def _flatten(columns: Columns) -> list[tuple[_Place, Any]]:
+    flat: list[tuple[_Place, Any]] = []
+    for name, value in columns.items():
+        if isinstance(value, dict):
+            flat += [((name, key), one) for key, one in value.items()]
+        else:
+            flat.append(((name, None), _comparable(value)))
+    return sorted(flat, key=lambda one: (one[0][0], one[0][1] or ""))
+
+
+def _value(row: Columns, place: _Place) -> Any:
+    name, key = place
+    value = row.get(name)
+    if key is None:
+        return _comparable(value)
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value or None
+    if is_empty(value):
+        return None
+    if isinstance(value, dict):
+        return tuple(sorted(value.items()))
+    return tuple(sorted(value)) if isinstance(value, list | tuple) else value
+
+
+def is_empty(value: Any) -> bool:
+    """True for what a row leaves out: nothing, an empty text, an empty list or map. False and 0 are values."""
+    return value is None or (isinstance(value, str | list | tuple | dict) and not value)
 
 
 def is_same(value: Any, other: Any) -> bool:
     """True if a column with these values is the same: all that is empty is, and lists in another order are."""
-    if isinstance(value, list) and isinstance(other, list):
-        return sorted(value) == sorted(other)
-    return bool(value == other or (value in _EMPTY and other in _EMPTY))
-
-
-_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+    return bool(_comparable(value) == _comparable(other))
 
 
 def is_same_row(row: Columns, other: Columns) -> bool:
     """True if all columns are the same."""
-    return all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
+    return row is other or all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
 
 
-def find(rows: Iterable[Columns], where: Sequence[Columns]) -> list[Columns]:
-    """The rows that an operation finds, in their order."""
-    return [row for row in rows if any(has(row, one) for one in where)]
+def without_empty(rows: Rows) -> Rows:
+    """The same rows without columns that are empty; every table of the decisions is there."""
+    tables = dict.fromkeys((*TABLES, *rows))
+    return {
+        table: [{name: value for name, value in row.items() if not is_empty(value)} for row in rows.get(table, ())]
+        for table in tables
+    }
 
 
 def patched(row: Columns, patch: Columns) -> Columns:
@@ -107,10 +157,10 @@ def patched(row: Columns, patch: Columns) -> Columns:
         if isinstance(value, dict):
             merged = {**after.get(name, {}), **value}
             value = {key: one for key, one in merged.items() if one is not None}
-        if value in _EMPTY:
+        if is_empty(value):
             after.pop(name, None)
         else:
-            after[name] = value
+            after[name] = list(value) if isinstance(value, tuple) else value
     return after
 
 
@@ -123,31 +173,71 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
     for op in ops:
         table = after.setdefault(op.table, [])
         found = find(table, op.where)
+        removed = {id(row) for row in (found if op.op == "DeleteWhere" else found[1:])}
+        kept = [row for row in table if id(row) not in removed]
         if op.op == "DeleteWhere":
-            after[op.table] = [row for row in table if not any(row is one for one in found)]
+            after[op.table] = kept
             if op.table == DHCP and found:
                 gone = {row.get("external_ids", {}).get(ID_KEY) for row in found}
                 after[PORTS] = [_without(port, gone) for port in after.get(PORTS, [])]
         elif found:
-            kept = [row for row in table if not any(row is one for one in found[1:])]
             after[op.table] = [patched(row, op.patch) if row is found[0] else row for row in kept]
         else:
             table.append(patched({}, op.patch))
     return after
 
 
+class RowsDraft:
+    """Rows while a plan is being made, and the operations that changed them so far."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = without_empty(rows)
+        self.ops: list[Op] = []
+
+    def table(self, name: str) -> list[Columns]:
+        """The rows of a table as they are now."""
+        return self.rows.get(name, [])
+
+    def find(self, table: str, where: Columns | Sequence[Columns]) -> list[Columns]:
+        """The rows that an operation would find now."""
+        return find(self.table(table), (where,) if isinstance(where, dict) else where)
+
+    def add(self, *ops: Op) -> None:
+        """Carry out these operations; those that change nothing are dropped."""
+        for op in ops:
+            before, after = self.table(op.table), apply(self.rows, (op,))
+            found = after.get(op.table, [])
+            if len(before) != len(found) or not all(map(is_same_row, before, found)):
+                self.rows = after
+                self.ops.append(op)
+
+    def replace(self, table: str, where: Columns | Sequence[Columns], row: Columns) -> None:
+        """Make the row that is found this one: of maps that ``row`` names, keys that it lacks go too.
+
+        The patch names the keys of all rows that are found, whichever of them a driver keeps.
+        """
+        patch = dict(row)
+        for name, value in row.items():
+            if isinstance(value, dict):
+                keys = {key for found in self.find(table, where) for key in found.get(name, {})}
+                patch[name] = {**dict.fromkeys(sorted(keys)), **value}
+        self.add(upsert(table, where, patch))
+
+    def change(self) -> RowsChange:
+        """The operations and the rows after them."""
+        return RowsChange(ops=tuple(self.ops), rows=self.rows)
+
+
 def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
     """Those of the operations that change something, each after the ones before it."""
-    left: list[Op] = []
-    for op in ops:
-        after = apply(rows, (op,))
-        before = rows.get(op.table, [])
-        if len(after.get(op.table, [])) != len(before) or any(
-            not is_same_row(row, old) for row, old in zip(after[op.table], before, strict=True)
-        ):
-            left.append(op)
-            rows = after
-    return left
+    return list(change_rows(rows, ops).ops)
+
+
+def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
+    """Those of the operations that change something, and the tables after them."""
+    draft = RowsDraft(rows)
+    draft.add(*ops)
+    return draft.change()
 
 
 def _without(port: Columns, gone: Iterable[str | None]) -> Columns:

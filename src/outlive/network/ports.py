@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -39,6 +39,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
     names: tuple[str, ...] = ()
     """Logical switches, routers and router ports."""
+    isolated: bool = False
+    """Ports that some host is isolated from (``ISOLATED_KEY``)."""
+    networks: tuple[str, ...] = ()
+    """Switches, routers and their ports that carry the key of one of these networks, and the cluster router."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +92,14 @@ class Chassis(msgspec.Struct, frozen=True, kw_only=True):
     encap_ip: str = ""
 
 
+def chassis_name(host: str, known: Iterable[Chassis]) -> str:
+    """The chassis of a host whose record names none: of its name, else of its host name; else the host's name."""
+    found = list(known)
+    if any(one.name == host for one in found):
+        return host
+    return next((one.name for one in found if host in (one.hostname, one.hostname.partition(".")[0])), host)
+
+
 Plan = Callable[[Rows, OvnFeatures], Sequence[Op]]
 """From rows to operations. Pure: a driver calls it again where somebody else changed the rows meanwhile."""
 
@@ -110,6 +122,10 @@ class NorthboundDb(Protocol):
         times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations. ``numbered=False``: nobody waits until
         it is ``applied``, which spares every chassis a report.
         """
+        ...
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """Raise the number that chassis repeat, without another change."""
         ...
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:

@@ -6,7 +6,7 @@ import re
 from ipaddress import ip_network
 from typing import Final
 
-from outlive.network.names import NAME_KEY, NAMESPACE_KEY, VM_KEY
+from outlive.network.names import CLUSTER_ROUTER, ISOLATED_KEY, NAME_KEY, NAMESPACE_KEY, NETWORK_KEY, VM_KEY
 from outlive.network.operations import (
     DHCP,
     POLICIES,
@@ -59,11 +59,28 @@ def row_vm(table: str, row: Columns) -> str:
     return ""
 
 
+def row_network(table: str, row: Columns) -> str:
+    """The network that the row is a part of itself; empty: none, or it is a port of a VM."""
+    ids = row.get("external_ids") or {}
+    if table in (SWITCHES, ROUTER_PORTS, PORTS) and not ids.get(VM_KEY):
+        return str(ids.get(NETWORK_KEY, ""))
+    return ""
+
+
+def is_marked(row: Columns) -> bool:
+    """True for a port that some host is isolated from."""
+    return any(key.startswith(ISOLATED_KEY) for key in row.get("external_ids") or {})
+
+
 def is_in_scope(table: str, row: Columns, scope: Scope) -> bool:
     """True if the scope has the row."""
     if row_vm(table, row) in {str(vm) for vm in scope.vms}:
         return True
     hosts = {without_host_mask(one) for one in scope.addresses}
+    if row_network(table, row) in scope.networks or (table == PORTS and scope.isolated and is_marked(row)):
+        return True
+    if table == ROUTERS and scope.networks and row.get("name") == CLUSTER_ROUTER:
+        return True
     if table == PORTS:
         return row.get("name") in scope.ports
     if table in (SWITCHES, ROUTERS, ROUTER_PORTS):

@@ -94,6 +94,16 @@ from outlive.resources.meta import (
     condition,
     with_condition,
 )
+from outlive.resources.networks import (
+    Announcement,
+    PortMove,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
+    VirtualMachinePortStatus,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+    VirtualNetworkStatus,
+)
 from outlive.resources.pipelines import Parameter, Pipeline, PipelineSpec, PipelineStatus, Step
 from outlive.resources.placement import (
     Descheduling,
@@ -195,6 +205,8 @@ KINDS: dict[str, type[Resource]] = {
         Token,
         UsageHistory,
         VirtualMachine,
+        VirtualMachinePort,
+        VirtualNetwork,
     )
 }
 """Every kind that Outlive stores, by name."""

@@ -16,7 +16,7 @@ import hashlib
 import posixpath
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -439,3 +439,14 @@ def _check_once(what: str, names: list[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), "")
     if twice:
         raise _bad(f"{what} {twice[:64]!r} is there twice", "name each once")
+
+
+def with_interface_ids(xml: str, ids: Mapping[int, str]) -> str:
+    """The definition with other ids of virtual ports, by the number of the interface; all else stays as it is."""
+    domain = tree(xml)
+    for index, parameters in enumerate(
+        one.find("virtualport/parameters") for one in domain.iterfind("devices/interface")
+    ):
+        if index in ids and parameters is not None:
+            parameters.set("interfaceid", ids[index])
+    return ET.tostring(domain, encoding="unicode")

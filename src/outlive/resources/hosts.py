@@ -154,6 +154,8 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     (``failover``), or leave before (``migrate``); empty: as the cluster says."""
     drain: bool = False
     """Whether the host is to be emptied, and takes no new VMs."""
+    chassis: str = ""
+    """Name of its chassis in OVN; empty: the one of the host's name, or whose host name it is."""
     quarantine_release: Annotated[str, Meta(max_length=200)] = ""
     """An operator changes it to let the host out of quarantine (``outlive host release``)."""
 

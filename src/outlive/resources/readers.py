@@ -49,10 +49,13 @@ from outlive.resources import (
     Token,
     UsageHistory,
     VirtualMachine,
+    VirtualMachinePort,
     VirtualMachineSpec,
+    VirtualNetwork,
 )
 from outlive.resources.codec import encode_canonical
 from outlive.resources.definitions import tree
+from outlive.resources.networks import vm_and_index
 
 Verb = Literal["get", "list", "watch"]
 VERBS: Final[tuple[Verb, ...]] = ("get", "list", "watch")
@@ -199,8 +202,13 @@ _HOSTS: Final[Mapping[type[Resource], Callable[[Any], Collection[str]]]] = {
     Hypervisor: lambda host: (host.name,),
     VirtualMachine: _hosts_of_vm,
 }
-OF_A_VM: Final = (Console, Coverage)
-"""Kinds of which an object belongs to the hosts of the VM of the same name, but for those that merely hold it."""
+OF_A_VM: Final = (Console, Coverage, VirtualMachinePort)
+"""Kinds of which an object belongs to the hosts of its VM, but for those that merely hold it."""
+
+
+def vm_of_object(kind: type[Resource], name: str) -> str:
+    """Name of the VM that an object of one of these kinds is of."""
+    return vm_and_index(name)[0] if kind is VirtualMachinePort else name
 
 
 def hosts_of(obj: Resource) -> tuple[str, ...]:
@@ -279,6 +287,8 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
     StoragePool: _COORDINATORS,
     Token: {"viewer": _NO_DIGESTS, "operator": _NO_DIGESTS},
     UsageHistory: _OUTSIDE,
+    VirtualMachinePort: _hosts(_OF_ITS_VMS),
+    VirtualNetwork: _HOSTS_TOO,
     VirtualMachine: {
         "viewer": _NO_PASSWORDS,
         "operator": _NO_PASSWORDS,

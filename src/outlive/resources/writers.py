@@ -35,6 +35,7 @@ CONTROLLER: Final = (
     "trail",
     "placement",
     "defaults",
+    "network",
 )
 """Names under which people and each program write."""
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -33,6 +33,8 @@ from outlive.node.ports import (
     GuardPort,
     HypervisorPort,
     MachinePort,
+    NetworkPort,
+    NoNetworks,
     PowerPort,
     StoragePort,
     StorageStatisticsPort,
@@ -80,6 +82,8 @@ class NodePorts:
     """What guests use, where somebody counts it."""
     keys: ClusterKeys | None = None
     """Absent: this host never opens secrets."""
+    network: NetworkPort | None = None
+    """Networks of virtual machines, where a controller programs them."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
@@ -352,6 +356,7 @@ class NodeRole:
             networks=self._networks,
             statistics=ports.statistics,
             consoles=ports.consoles,
+            network=ports.network or NoNetworks(),
         )
         return Daemon(shared, self._random.fork("workers"), self._newcomer)
 

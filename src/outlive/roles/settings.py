@@ -17,6 +17,7 @@ from outlive.commitments.settings import CommitmentSettings
 from outlive.failover.config import FailoverConfig, FailoverSettings, FailoverUpkeepSettings
 from outlive.failover.protection import Demands, ProtectionSettings, check_protection
 from outlive.inventory.settings import InventorySettings, OpenStackSettings
+from outlive.network.settings import NetworkSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.placement.settings import PlacementSettings
 from outlive.runtime.audit import AuditSettings
@@ -78,6 +79,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "audit": AuditSettings,
     "notify": NotifySettings,
     "backup": BackupSettings,
+    "network": NetworkSettings,
 }
 """Sections of ``outlive.yaml`` that every role reads."""
 
@@ -95,6 +97,7 @@ class RoleSettings(FailoverSettings, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
     notify: NotifySettings = NotifySettings()
     backup: BackupSettings = BackupSettings()
+    network: NetworkSettings = NetworkSettings()
 
 
 def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
@@ -140,6 +143,7 @@ def role_settings(sections: Mapping[str, Any]) -> RoleSettings:
         audit=sections["audit"],
         notify=sections["notify"],
         backup=sections["backup"],
+        network=sections["network"],
     )
 
 

@@ -37,6 +37,9 @@ from outlive.failover.report.reporter import SOURCE
 from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
+from outlive.network.controller import NetworkController
+from outlive.network.informers import NetworkInformers, port_indexes
+from outlive.network.ports import NorthboundDb, SouthboundDb
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
 from outlive.placement.descheduling import NOVA, OWN
@@ -66,6 +69,8 @@ from outlive.resources import (
     R,
     Reservation,
     VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
 )
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import to_builtins
@@ -111,6 +116,14 @@ class Limes:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkDatabases:
+    """OVN's databases."""
+
+    northbound: NorthboundDb
+    southbound: SouthboundDb
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """The outside, as the role needs it; ``None`` stands for what is inside the process."""
 
@@ -127,6 +140,8 @@ class Ports:
     """Who tells the names of domains; ``None``: nobody but LIQUID."""
     nova: VmMoves | None = None
     """Moves Nova's VMs for the descheduler."""
+    network: NetworkDatabases | None = None
+    """Where the networks of VMs are programmed; ``None``: nobody programs them."""
     notify: NotifierPorts | None = None
     """Who is told of faults; ``None``: nobody."""
     offload: Offload = inline
@@ -273,6 +288,8 @@ class UpRole:
         self.recorded_faults = self._informer(Fault)
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
+        if ports.network is not None:
+            self._add_network(ports.network)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -416,6 +433,27 @@ class UpRole:
         return Informer(
             self._store, kind, clock=self._clock, random=self._informing, indexes=indexes, selector=selector
         )
+
+    def _add_network(self, databases: NetworkDatabases) -> None:
+        """What has networks follow VMs, behind the same election."""
+        informers = NetworkInformers(
+            ports=self._informer(VirtualMachinePort, port_indexes()),
+            networks=self._informer(VirtualNetwork),
+            vms=self.informers.vms,
+            hosts=self.informers.hypervisors,
+        )
+        self.network = NetworkController(
+            self._store,
+            informers,
+            databases.northbound,
+            databases.southbound,
+            metrics=self.metrics,
+            decisions=self.decisions,
+            clock=self._clock,
+            emit=self._events.emit,
+            max_parallel=self.settings.network.max_parallel,
+        )
+        self.network.attach(self.manager, self.elector)
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.base.errors import Forbidden
 from outlive.resources import R, Resource, VirtualMachine
-from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads, restored
+from outlive.resources.readers import OF_A_VM, Reads, Verb, hosts_of, reads, restored, vm_of_object
 from outlive.simulation.stores import ProcessStore, WorldStore
 from outlive.store import Change, Delete, Page, Selector, Store, Upsert
 from outlive.store.proxy import StoreProxy
@@ -51,7 +51,7 @@ class TokenStore(StoreProxy):
         """What the host is shown of it; ``Forbidden`` where that is nothing."""
         found = self._reads(kind, "get")
         if found.own and issubclass(kind, OF_A_VM):
-            vm = self._world.find(VirtualMachine, name)
+            vm = self._world.find(VirtualMachine, vm_of_object(kind, name))
             if vm is None or self._host not in hosts_of(vm):
                 raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with the VM")
             return await self._store.get(kind, name, fresh=fresh)

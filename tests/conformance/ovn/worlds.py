@@ -20,7 +20,8 @@ from tests.support.loops import run, run_real
 
 from outlive.base.clock import LoopClock
 from outlive.base.random import Random
-from outlive.drivers.ovn import OvnNorthbound, OvnSouthbound
+from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.network.ports import NorthboundDb, SouthboundDb
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
 

@@ -11,6 +11,7 @@ from tests.unit.resources.example_parts import (
     READY,
     REF,
 )
+from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
@@ -175,6 +176,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             ),
             drain=True,
             quarantine_release="w",
+            chassis="c1",
         ),
         status=r.HypervisorStatus(
             capacity=AMOUNTS,
@@ -484,7 +486,7 @@ _OTHERS: tuple[r.Resource, ...] = (
     ),
 )
 
-FULL: tuple[r.Resource, ...] = tuple(sorted((*_OTHERS, *PLACEMENT), key=lambda one: one.kind()))
+FULL: tuple[r.Resource, ...] = tuple(sorted((*_OTHERS, *PLACEMENT, *NETWORKS), key=lambda one: one.kind()))
 
 _FLAVOR = r.GroupFlavor(name="f", vcpus=1)
 SMALL: tuple[r.Resource, ...] = (
@@ -530,4 +532,6 @@ SMALL: tuple[r.Resource, ...] = (
     r.Token(role="viewer", digest="0" * 64),
     r.UsageHistory(),
     r.VirtualMachine(),
+    r.VirtualMachinePort(spec=r.VirtualMachinePortSpec(vm="v", network="n", mac="0a:00:00:00:00:01")),
+    r.VirtualNetwork(spec=r.VirtualNetworkSpec(type="layer2")),
 )

@@ -1,10 +1,5 @@
-"""OVN's databases (docs/roles/network.md): ``northbound.py`` is written, ``southbound.py`` is read."""
+"""OVN: its databases, and the switch of a host (docs/roles/network.md).
 
-from __future__ import annotations
-
-from outlive.drivers.ovn.northbound import OvnNorthbound
-from outlive.drivers.ovn.replica import set_certificates
-from outlive.drivers.ovn.southbound import OvnSouthbound
-from outlive.drivers.ovn.vswitch import LocalSwitch
-
-__all__ = ["LocalSwitch", "OvnNorthbound", "OvnSouthbound", "set_certificates"]
+``northbound.py`` is written, ``southbound.py`` is read; ``host_network.py`` is a host's side, ``cuts.py`` isolates
+hosts. Nothing is imported here: what settings and hosts without OVN need comes without its library.
+"""

@@ -21,7 +21,14 @@ UNIQUE_NAMES: Final = (PORTS, ROUTER_PORTS)
 _PSEUDO: Final = tuple(parent.name for parent in PARENTS.values())
 
 
-class Draft:
+RAISE_NUMBER: Final = (
+    {"op": "mutate", "table": GLOBAL, "where": [], "mutations": [["nb_cfg", "+=", 1]]},
+    {"op": "select", "table": GLOBAL, "where": [], "columns": ["nb_cfg"]},
+)
+"""Raises the number of the database's state, and answers it last."""
+
+
+class OvsdbDraft:
     """See the module. Rows are named by their uuid, new ones by ``@`` and a number."""
 
     def __init__(self, rows: NorthboundRows) -> None:
@@ -79,13 +86,7 @@ class Draft:
         if not work:
             return []
         remark = {"op": "comment", "comment": comment}
-        number: list[Any] = []
-        if numbered:
-            number = [
-                {"op": "mutate", "table": GLOBAL, "where": [], "mutations": [["nb_cfg", "+=", 1]]},
-                {"op": "select", "table": GLOBAL, "where": [], "columns": ["nb_cfg"]},
-            ]
-        return [remark, *self._waits(), *work, *number]
+        return [remark, *self._waits(), *work, *(RAISE_NUMBER if numbered else ())]
 
     def own_rows(self, operations: Sequence[Any], results: Sequence[Any]) -> set[str]:
         """The uuids of all rows that the transaction wrote."""

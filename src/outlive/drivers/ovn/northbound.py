@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Generator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable
 from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
-from outlive.drivers.ovn.draft import Draft
+from outlive.drivers.ovn.draft import RAISE_NUMBER, OvsdbDraft
 from outlive.drivers.ovn.replica import Replica
 from outlive.drivers.ovn.rows import GLOBAL, TABLES, NorthboundRows
 from outlive.drivers.ovn.southbound import OvnSouthbound
@@ -70,6 +71,25 @@ class OvnNorthbound:
 
     async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """See the protocol."""
+        async with self._turn_to_write(comment):
+
+            def make(replica: Replica) -> Work[Receipt]:
+                return self._write(replica, scope, plan, comment, numbered)
+
+            return await self._client.run(make, self._limit_s)
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """See the protocol."""
+        async with self._turn_to_write(comment):
+
+            def make(replica: Replica) -> Work[Receipt]:
+                return self._raise_number(replica, comment)
+
+            return await self._client.run(make, self._limit_s)
+
+    @asynccontextmanager
+    async def _turn_to_write(self, comment: str) -> AsyncIterator[None]:
+        """One transaction at a time, or the second would be planned on rows that the first is changing."""
         try:
             with deadline(self._limit_s):
                 await self._one_writer.acquire()
@@ -79,11 +99,7 @@ class OvnNorthbound:
                 remedy="see whether the northbound database answers slowly",
             ) from None
         try:
-
-            def make(replica: Replica) -> Work[Receipt]:
-                return self._write(replica, scope, plan, comment, numbered)
-
-            return await self._client.run(make, self._limit_s)
+            yield
         finally:
             self._one_writer.release()
 
@@ -123,7 +139,7 @@ class OvnNorthbound:
                 raise LimitExceeded(
                     f"a plan of {len(ops)} operations is too large: {LIMIT} are the limit", remedy="plan in parts"
                 )
-            draft = Draft(self._rows)
+            draft = OvsdbDraft(self._rows)
             draft.apply(ops)
             operations = draft.operations(comment, numbered)
             if not operations:
@@ -145,6 +161,16 @@ class OvnNorthbound:
                 f"others changed the rows of {comment!r} each of {TRIES} times", remedy="see who else writes these rows"
             )
         raise Refused(f"{DATABASE} does not take {comment!r}: {words}", remedy="correct the rows that the plan makes")
+
+    def _raise_number(self, replica: Replica, comment: str) -> Work[Receipt]:
+        results = yield [{"op": "comment", "comment": comment}, *RAISE_NUMBER]
+        error: dict[str, Any] = next((one for one in results if one and "error" in one), {})
+        if error:
+            words = f"{error['error']}: {error.get('details', '')}".rstrip(": ")
+            raise Refused(f"{DATABASE} does not take {comment!r}: {words}", remedy="see the server's log")
+        number = results[-1]["rows"][0]["nb_cfg"]
+        yield from self._arrival(replica, number)
+        return Receipt(nb_cfg=number)
 
     def _arrival(self, replica: Replica, number: int) -> Generator[list[Any] | None, Any, None]:
         """Wait until the replica has what was just committed: its rows may come after the answer."""

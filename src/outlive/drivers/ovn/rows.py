@@ -22,7 +22,15 @@ from outlive.network.operations import (
     Rows,
 )
 from outlive.network.ports import Scope
-from outlive.network.scopes import is_within, match_addresses, prefix_bounds, row_vm, without_host_mask
+from outlive.network.scopes import (
+    is_marked,
+    is_within,
+    match_addresses,
+    prefix_bounds,
+    row_network,
+    row_vm,
+    without_host_mask,
+)
 
 GLOBAL: Final = "NB_Global"
 
@@ -227,6 +235,10 @@ def _shown() -> Iterable[str]:
 def _keys(table: str, row: Columns) -> list[_Key]:
     """By what a row is found."""
     keys: list[_Key] = [("name", row["name"])] if row.get("name") else []
+    if network := row_network(table, row):
+        keys.append(("network", network))
+    if table == PORTS and is_marked(row):
+        keys.append(("isolated", ""))
     if vm := row_vm(table, row):
         keys.append(("vm", vm))
     if table == DHCP and (row.get("external_ids") or {}).get(ID_KEY):
@@ -246,6 +258,12 @@ def _scope_keys(table: str, scope: Scope) -> list[_Key]:
         keys += [("name", name) for name in scope.ports]
     if table in (SWITCHES, ROUTERS, ROUTER_PORTS):
         keys += [("name", name) for name in scope.names]
+    if table in (SWITCHES, ROUTER_PORTS, PORTS):
+        keys += [("network", name) for name in scope.networks]
+    if table == ROUTERS and scope.networks:
+        keys.append(("name", CLUSTER_ROUTER))
+    if table == PORTS and scope.isolated:
+        keys.append(("isolated", ""))
     if table in (ROUTES, POLICIES):
         keys += [("prefix" if table == ROUTES else "match", without_host_mask(address)) for address in scope.addresses]
     return keys

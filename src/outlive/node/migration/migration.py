@@ -58,6 +58,8 @@ CALLED_OFF_S: Final = 5.0
 """How long a transfer that was called off may take to end; the last part of it is not called off any more."""
 SILENT_S: Final = 3.0
 """How long the other side may be silent before it is looked whether it holds its membership."""
+NETWORK_LOOK_S: Final = 0.1
+"""How often a target looks whether its network is ready."""
 STANDS_STILL_S: Final = 60.0
 """How long a guest may stand still on its way before its virtual machine says so."""
 QUEUE_LIMITS: Final = 10
@@ -341,9 +343,7 @@ async def _make_ready(side: Side) -> float | None:
     node, move = side.node, side.move
     if side.domain is not None:
         listens = side.domain.state is DomainState.INCOMING and move.mode == "live"
-        if not listens:
-            return await side.drop()
-        return await side.to(P.TARGET_READY, LOOK_S, listens=side.domain.listens)
+        return await _prepare_network(side, side.domain) if listens else await side.drop()
     if mine(side.vm, node.lease.me) and not await release(node, side.vm.name):
         return LOOK_S
     if why := await refuses_move(node, side.vm):
@@ -383,9 +383,23 @@ async def _enter(side: Side) -> float | None:
         problem = created.problem or "its domain ended"
         return await side.abort(MigrationReason.CANNOT_RECEIVE, host=node.host, problem=problem)
     side.memory.waits = 0
-    if created.domain.state is not DomainState.STARTING:
-        await side.to(P.TARGET_READY, LOOK_S, listens=created.domain.listens)
-    return LOOK_S
+    return LOOK_S if created.domain.state is DomainState.STARTING else await _prepare_network(side, created.domain)
+
+
+async def _prepare_network(side: Side, domain: Domain) -> float | None:
+    """The target is ready once its network is: nothing was moved before that, and nothing is lost if it never is."""
+    node, memory, limit_s = side.node, side.memory, side.node.network.prepare_limit_s
+    if memory.preparing is None or memory.preparing[0] != memory.phase:
+        memory.preparing = (memory.phase, node.clock.monotonic())
+    try:
+        why = await node.network.prepare(side.vm, side.move.id)
+    except OutliveError as error:
+        why = error.message
+    if not why:
+        return await side.to(P.TARGET_READY, LOOK_S, listens=domain.listens)
+    if node.clock.monotonic() - memory.preparing[1] < limit_s:
+        return NETWORK_LOOK_S
+    return await side.abort(MigrationReason.NETWORK_NOT_READY, host=node.host, limit_s=f"{limit_s:g}", problem=why)
 
 
 async def _await_guest(side: Side) -> float | None:

@@ -163,6 +163,8 @@ async def drop(node: VmContext, name: str, domain: Domain | None) -> float | Non
         return LOOK_S
     released = await release(node, name, never_ran=never_ran)
     node.reported()
+    if released and handed_over:
+        node.network.announce(name)
     return LOOK_S if not released else 0.0
 
 
@@ -224,6 +226,7 @@ async def adopt(node: VmContext, vm: VirtualMachine) -> float | None:
         return home or node.host, None
 
     await own(node, vm, ownership)
+    node.network.announce(vm.name)
     node.memory(vm.name).running_since_s = node.clock.monotonic()
     node.reported()
     _log.info("move.adopted", vm=vm.name, host=node.host)

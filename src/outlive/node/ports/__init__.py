@@ -22,6 +22,7 @@ from outlive.node.ports.hypervisor import (
 )
 from outlive.node.ports.isolation import CutPort, CutReport
 from outlive.node.ports.machine import MachinePort
+from outlive.node.ports.network import NetworkPort, NoNetworks
 from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
 from outlive.node.ports.storage import (
     PLACES_LIMIT,
@@ -48,6 +49,8 @@ __all__ = [
     "MachinePort",
     "MigrationProgress",
     "MigrationSettings",
+    "NetworkPort",
+    "NoNetworks",
     "PowerPort",
     "PowerReading",
     "PowerRefused",

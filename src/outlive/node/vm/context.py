@@ -23,7 +23,17 @@ from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
 from outlive.node.membership.states import MemberView, member_view
 from outlive.node.permissions_of_protocol import is_related
-from outlive.node.ports import DiskLock, Domain, DomainState, GuardPort, MachinePort, MigrationSettings, StoragePort
+from outlive.node.ports import (
+    DiskLock,
+    Domain,
+    DomainState,
+    GuardPort,
+    MachinePort,
+    MigrationSettings,
+    NetworkPort,
+    NoNetworks,
+    StoragePort,
+)
 from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
@@ -199,6 +209,8 @@ class VmMemory:
     """Move, phase and attempts, as last seen …"""
     phase_since_s: float = 0.0
     """… and since when."""
+    preparing: tuple[tuple[str, str, int], float] | None = None
+    """The attempt of a move here whose network is being prepared, and since when."""
     sent_to: str = ""
     """Run of another host to which it was sent last."""
     alone_since_s: float | None = None
@@ -294,6 +306,8 @@ class VmContext:
     """``None``: nobody keeps what they write to their consoles."""
     networks: Mapping[str, str] = field(default_factory=dict)
     """This host's own addresses by network."""
+    network: NetworkPort = field(default_factory=NoNetworks)
+    """Of virtual machines, as far as a controller programs them."""
     lease: LeaseRenewer = field(init=False)
     foreign: ForeignDomains = field(init=False)
     """What runs here and Outlive did not make."""

@@ -348,7 +348,7 @@ async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reas
             return _refused(f"it does not run on {node.host}")
         if vm.spec.definition and device_of(vm.spec.definition, name).disk:
             return _refused(NO_DISK)
-        await node.domains.attach(vm, name, run_id)
+        await node.domains.attach(await node.network.plug(vm), name, run_id)
     except (BadInput, NotFound, Refused) as error:
         return _refused(error.message)
     return None

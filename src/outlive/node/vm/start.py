@@ -220,7 +220,8 @@ async def create(
     node.domains.begin(name, run_id)
     try:
         with deadline(limit_s):
-            await node.domains.hypervisor.create(entry.vm, run_id=run_id, epoch=epoch, incoming=incoming)
+            plugged = await node.network.plug(entry.vm)
+            await node.domains.hypervisor.create(plugged, run_id=run_id, epoch=epoch, incoming=incoming)
     except Unknown as error:
         problem = str(error) or f"not created within {limit_s:g} s"
     except BadInput as error:

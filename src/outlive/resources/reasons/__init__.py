@@ -15,9 +15,10 @@ import enum
 from types import MappingProxyType
 from typing import Final
 
-from outlive.resources.reasons import coverage, inventory, places, recovery, vm
+from outlive.resources.reasons import coverage, inventory, network, places, recovery, vm
 from outlive.resources.reasons.coverage import AllocationFault, CoverageReason
 from outlive.resources.reasons.model import Message, Reason, Table, Template, Value, fill, names
+from outlive.resources.reasons.network import NetworkReason
 from outlive.resources.reasons.places import FailBackReason, PlaceReason, RuleConflict
 from outlive.resources.reasons.recovery import HoldReason, PlanReason, SlotReason, StepReason, StoryReason
 from outlive.resources.reasons.vm import BLOCKED_BY_OTHERS as BLOCKED_BY_OTHERS
@@ -26,7 +27,7 @@ from outlive.resources.reasons.vm import OF_EVERY_HOST as OF_EVERY_HOST
 from outlive.resources.reasons.vm import MigrationReason, OrderReason, VmReason
 
 TABLE: Final[Table] = MappingProxyType(
-    {**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE, **places.TABLE}
+    {**coverage.TABLE, **recovery.TABLE, **vm.TABLE, **inventory.TABLE, **places.TABLE, **network.TABLE}
 )
 """Every code of every family."""
 

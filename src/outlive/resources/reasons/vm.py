@@ -103,6 +103,8 @@ class MigrationReason(enum.StrEnum):
     TARGET_CHANGED = "target-changed"
     TARGET_LOST = "target-lost"
     CANNOT_RECEIVE = "cannot-receive"
+    NETWORK_NOT_READY = "network-not-ready"
+    """The network did not let the target take over its ports in time."""
     AGAINST_RULE = "against-rule"
     """Another VM of an anti-affinity group came to the target meanwhile."""
     LIVE_FORBIDDEN = "live-forbidden"
@@ -222,6 +224,9 @@ TABLE: Final[Table] = {
     MigrationReason.TARGET_CHANGED: Template("it is meant for another host by now"),
     MigrationReason.TARGET_LOST: Template("its target was lost"),
     MigrationReason.CANNOT_RECEIVE: Template("{host} cannot receive it: {problem}"),
+    MigrationReason.NETWORK_NOT_READY: Template(
+        "its network was not ready on {host} within {limit_s} s: {problem}", "outlive network check; then move it again"
+    ),
     MigrationReason.AGAINST_RULE: Template("{why}"),
     MigrationReason.LIVE_FORBIDDEN: Template("it may not be moved while it runs"),
     MigrationReason.LIVE_FAILED: Template("moving it while it runs failed"),

@@ -61,6 +61,11 @@ class SimulatedNorthbound:
             return Receipt(ops=tuple(effective), nb_cfg=number if numbered else 0)
         raise Conflict(f"others changed the rows of {comment!r} each of {TRIES} times")
 
+    async def renumber(self, *, comment: str) -> Receipt:
+        """See the protocol."""
+        await self._travel()
+        return Receipt(nb_cfg=self._ovn.commit([], self))
+
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
         """See the protocol."""
         end = self._clock.monotonic() + limit_s

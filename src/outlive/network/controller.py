@@ -1,0 +1,444 @@
+"""The controller that has OVN follow the VMs of our own hosts.
+
+Level-triggered: one reconcile reads a VM, its ports and where it is, plans its rows and commits what differs in one
+transaction. Migrations have a queue of their own, which is worked on first. What is reported of a port lies in its
+status; a target of a migration is prepared once OVN has bound its ports and its chassis has the flows.
+
+Two controllers at once do no harm: each transaction holds only if the rows are as they were read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.logging import get_logger
+from outlive.network.address_book import AddressBook
+from outlive.network.copies import VmKey
+from outlive.network.informers import BY_MAC, BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
+from outlive.network.names import OWN_NAMESPACE
+from outlive.network.operations import Op, Rows
+from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult
+from outlive.network.ports import (
+    Binding,
+    Chassis,
+    NorthboundDb,
+    OvnFeatures,
+    Receipt,
+    Scope,
+    SouthboundDb,
+    chassis_name,
+)
+from outlive.network.switches import NetworkSwitches
+from outlive.network.views import (
+    PortFacts,
+    VmPlace,
+    is_programmed,
+    obstacle_of,
+    own_port,
+    place_of,
+)
+from outlive.resources import (
+    Hypervisor,
+    PortMove,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachinePortStatus,
+    VirtualNetwork,
+)
+from outlive.resources.meta import condition, with_condition
+from outlive.resources.networks import interface_id
+from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.runtime.controller import ControllerRun, Requeue, Watch
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.election import Elector
+from outlive.runtime.manager import Manager
+from outlive.runtime.metrics import Metrics
+from outlive.store import Store
+
+NETWORK_PREFIX: Final = "network/"
+VM_PREFIX: Final = "vm/"
+BOUND_LOOK_S: Final = 0.25
+"""How often a binding, and the flows of a target, are looked at beside what the southbound database reports."""
+WAIT_S: Final = 30.0
+"""When a port that could not be programmed is looked at again."""
+CHASSIS_S: Final = 5.0
+"""How often the chassis are read."""
+MOVES_KEPT: Final = 10_000
+"""Migrations of which is remembered what was committed for them."""
+_replace = msgspec.structs.replace
+_log = get_logger("network")
+
+
+@dataclass(slots=True)
+class _VmRows:
+    """What is remembered of one VM: only how far its last transaction has come."""
+
+    move: str = ""
+    nb_cfg: int = 0
+    committed_s: float = 0.0
+
+
+class NetworkController:
+    """See the module. ``attach`` has a manager run it."""
+
+    name = "network"
+
+    def __init__(
+        self,
+        store: Store,
+        informers: NetworkInformers,
+        northbound: NorthboundDb,
+        southbound: SouthboundDb,
+        *,
+        metrics: Metrics,
+        decisions: DecisionLog,
+        clock: Clock,
+        emit: Any,
+        max_parallel: int = 16,
+    ) -> None:
+        self.informers = informers
+        self._store = store
+        self._nb = northbound
+        self._sb = southbound
+        self._decisions = decisions
+        self._clock = clock
+        self._emit = emit
+        self._max_parallel = max_parallel
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._writer = StatusWriter(store, informers, clock)
+        self._addresses = AddressBook(informers, self._writer)
+        self._switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self._chassis: dict[str, Chassis] = {}
+        self._chassis_read_s = float("-inf")
+        self._vms: OrderedDict[str, _VmRows] = OrderedDict()
+        self._vm_of_port: dict[str, str] = {}
+        self._seen_s: dict[str, float] = {}
+        self._runs: tuple[ControllerRun, ...] = ()
+        self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
+        self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
+        self._prepare_s = metrics.histogram("network_prepare_seconds", "From a migration to a prepared target", ())
+        self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
+
+    def attach(self, manager: Manager, elector: Elector | None) -> None:
+        """Have the manager run both queues, and follow what the databases report."""
+        informers = self.informers
+        moves = manager.add_controller(
+            _Moves(self),
+            (Watch(informers.vms, self._moving_keys),),
+            self._max_parallel,
+            elector=elector,
+        )
+        others = manager.add_controller(
+            self,
+            (
+                Watch(
+                    informers.networks, lambda old, new: (NETWORK_PREFIX + _name(old, new), *self._on_network(old, new))
+                ),
+                Watch(informers.ports, self._port_keys),
+                Watch(informers.vms, lambda old, new: self._vm_keys(old, new)),
+                Watch(informers.hosts, self._host_keys),
+            ),
+            self._max_parallel,
+            elector=elector,
+        )
+        self._runs = (moves, others)
+        manager.add_task("network-bindings", self._follow_bindings, elector=elector, after_sync=True)
+        manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
+
+    # Which keys a change asks for
+
+    def _moving_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
+        """A VM whose migration began, went on or ended; only those that have ports."""
+        name = _name(old, new)
+        if place_of(old).move == place_of(new).move == "" or not self.informers.ports.by_index(BY_VM, name):
+            return ()
+        self._seen_s.setdefault(name, self._clock.monotonic())
+        return (VM_PREFIX + name,)
+
+    def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
+        """A VM whose place, ports or definition changed outside of a migration."""
+        if place_of(old).move or place_of(new).move:
+            return ()
+        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
+            return ()
+        name = _name(old, new)
+        if not self.informers.ports.by_index(BY_VM, name):
+            return ()
+        self._seen_s.setdefault(name, self._clock.monotonic())
+        return (VM_PREFIX + name,)
+
+    def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
+        if (
+            old is not None
+            and new is not None
+            and old.spec == new.spec
+            and old.status.addresses == new.status.addresses
+        ):
+            return ()
+        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
+
+    def _on_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
+        changed = (
+            old is None or new is None or (old.spec, old.status.host_subnets) != (new.spec, new.status.host_subnets)
+        )
+        ports = self.informers.ports.by_index(BY_NETWORK, _name(old, new)) if changed else ()
+        return {VM_PREFIX + port.spec.vm: None for port in ports}
+
+    def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
+        """A host that came, went or was labelled: routed networks give it a subnet."""
+        facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
+        if len(facts) == 2 and facts[0] == facts[1]:
+            return ()
+        return [NETWORK_PREFIX + one.name for one in self.informers.networks.items() if one.spec.type == "routed"]
+
+    def _add(self, vm: str) -> None:
+        moving = place_of(self.informers.vms.get(vm)).move
+        self._runs[0 if moving else 1].add(VM_PREFIX + vm)
+
+    async def _follow_bindings(self) -> None:
+        """Look again at VMs whose ports were bound, or let go, somewhere."""
+        async for names in self._sb.changes():
+            for name in names or tuple(self._vm_of_port):
+                if (vm := self._vm_of_port.get(name)) is not None:
+                    self._add(vm)
+
+    async def _follow_rows(self) -> None:
+        """Look again at VMs whose rows somebody else changed."""
+        own = f"{OWN_NAMESPACE}/"
+        async for names in self._nb.changes():
+            if not names:
+                for vm in dict.fromkeys(self._vm_of_port.values()):
+                    self._add(vm)
+                continue
+            for name in names:
+                found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
+                if found is not None:
+                    self._add(found)
+
+    # Reconciling
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Bring one VM's rows, or one network's, to what is wanted."""
+        if key.startswith(NETWORK_PREFIX):
+            return await self._switches.reconcile(key.removeprefix(NETWORK_PREFIX))
+        return await self.reconcile_vm(key.removeprefix(VM_PREFIX), "others")
+
+    async def reconcile_vm(self, name: str, queue: str) -> Requeue | None:
+        """One VM; one at a time, whichever queue it came from."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        try:
+            async with lock:
+                return await self._follow(name, queue)
+        finally:
+            if not lock.locked() and not getattr(lock, "_waiters", None):
+                self._locks.pop(name, None)
+
+    async def _follow(self, name: str, queue: str) -> Requeue | None:
+        vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
+        planned: dict[str, OwnPort] = {}
+        problems: dict[str, Reason] = {}
+        for port in self.informers.ports.by_index(BY_VM, name):
+            found = await self._judge(port, vm, place)
+            if isinstance(found, Reason):
+                problems[port.name] = found
+            elif found is not None:
+                planned[port.name] = found
+        receipt, foreign = await self._commit(name, place, planned, queue)
+        for port_name in [one for one, own in planned.items() if own.interface in foreign]:
+            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
+        requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+        for port_name, problem in problems.items():
+            await self._writer.write_port(port_name, _not_programmed(problem))
+        move = await self._prepared(name, place, planned, receipt) if place.move else {}
+        for port_name, own in planned.items():
+            binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            await self._writer.write_port(port_name, self._settled(own, place, binding, move.get(port_name)))
+        if place.move and not all(one.prepared for one in move.values()):
+            requeue = Requeue(BOUND_LOOK_S)
+        return requeue
+
+    async def _judge(
+        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
+    ) -> OwnPort | Reason | None:
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours."""
+        network = self.informers.networks.get(port.spec.network)
+        if not is_programmed(network):
+            return None
+        hosts = {
+            one: found for one in (place.host, place.target) if (found := self.informers.hosts.get(one)) is not None
+        }
+        same_mac = self.informers.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
+        overlaps = self._switches.overlap_of(port.spec.network)
+        problem = obstacle_of(PortFacts(port, network, vm, place, hosts, overlaps, same_mac))
+        if problem is not None:
+            return problem
+        assert network is not None
+        assert vm is not None
+        addressed = await self._addresses.address(port, network, place)
+        return addressed if isinstance(addressed, Reason) else own_port(addressed, network, vm)
+
+    # Rows
+
+    async def _commit(
+        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
+    ) -> tuple[Receipt, tuple[str, ...]]:
+        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
+        hosts = [one for one in (place.host, place.target) if one]
+        await self._read_chassis()
+        chassis = {one: self._chassis_of(one) for one in hosts}
+        used: list[tuple[OwnVmInput, OwnVmResult]] = []
+
+        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
+            given = OwnVmInput(
+                vm=name,
+                host=place.host or None,
+                target=place.target or None,
+                ports=tuple(planned.values()),
+                chassis=chassis,
+                strategies=features.strategies if features.chassis_list else (),
+                fqdn=features.dhcpv6_fqdn,
+                rows=rows,
+            )
+            result = OWN_VM.function(given)
+            used[:] = [(given, result)]
+            return result.ops
+
+        interfaces = {interface_id(own.interface, own.mode, host): name for own in planned.values() for host in hosts}
+        self._vm_of_port.update(interfaces)
+        scope = Scope(
+            vms=(VmKey(OWN_NAMESPACE, name),),
+            ports=tuple(interfaces),
+            addresses=tuple(one.partition("/")[0] for own in planned.values() for one in own.addresses),
+        )
+        seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
+        if seen_s is not None:
+            self._decide_s.labels(queue).observe(max(0.0, began_s - seen_s))
+        receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
+        known = self._vms.setdefault(name, _VmRows())
+        if known.move != place.move:
+            self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
+        self._vms.move_to_end(name)
+        while len(self._vms) > MOVES_KEPT:
+            self._vms.popitem(last=False)
+        if receipt.ops:
+            known.nb_cfg = receipt.nb_cfg
+            self._commit_s.observe(max(0.0, self._clock.monotonic() - began_s))
+            for op in receipt.ops:
+                self._ops.labels(op.op).inc()
+            given, result = used[0]
+            self._decisions.keep(
+                OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
+            )
+            _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+        return receipt, used[0][1].foreign
+
+    async def _read_chassis(self) -> None:
+        """Learn which chassis there are, now and then: hosts are found by their names there."""
+        now_s = self._clock.monotonic()
+        if now_s - self._chassis_read_s >= CHASSIS_S:
+            self._chassis_read_s = now_s
+            self._chassis = {one.name: one for one in await self._sb.chassis()}
+
+    def _chassis_of(self, host: str) -> str:
+        found = self.informers.hosts.get(host)
+        if found is not None and found.spec.chassis:
+            return found.spec.chassis
+        return host if host in self._chassis else chassis_name(host, self._chassis.values())
+
+    # What is reported
+
+    async def _prepared(
+        self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt
+    ) -> dict[str, PortMove]:
+        """Of each port, whether the target can take it over."""
+        target = self._chassis_of(place.target)
+        found = {one.name: one for one in await self._sb.chassis()}
+        known, features = self._vms[name], self._nb.features()
+        moves = {}
+        for port_name, own in planned.items():
+            interface = interface_id(own.interface, own.mode, place.target)
+            binding = await self._sb.binding(interface)
+            waits_alone = own.mode == "shared" and not (features.chassis_list and features.strategies)
+            problem: Reason | None = None
+            if target not in found:
+                problem = reason(NetworkReason.NO_CHASSIS, host=place.target)
+            elif not waits_alone and (binding is None or target not in (binding.chassis, *binding.additional_chassis)):
+                problem = reason(NetworkReason.NOT_BOUND, host=place.target, port=interface)
+            elif found[target].nb_cfg < known.nb_cfg:
+                problem = reason(NetworkReason.FLOWS_BEHIND, host=place.target)
+            before = self.informers.ports.get(port_name)
+            reported = before.status.migration if before is not None else None
+            if problem is None:
+                if reported is None or reported.id != place.move or not reported.prepared:
+                    took_s = max(0.0, self._clock.monotonic() - known.committed_s)
+                    self._prepare_s.observe(took_s)
+                    moves[port_name] = PortMove(id=place.move, prepared=True, times_ms={"prepare": 1000 * took_s})
+                else:
+                    moves[port_name] = reported
+            else:
+                message = render(problem)
+                moves[port_name] = PortMove(id=place.move, reason=problem.code, message=message.text)
+        return moves
+
+    def _settled(self, own: OwnPort, place: VmPlace, binding: Binding | None, move: PortMove | None) -> Any:
+        """From the status of a port that OVN has to what it is now."""
+        chassis = self._chassis_of(place.host)
+        bound = binding is not None and binding.chassis == chassis
+        interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
+        now_at = as_datetime(self._clock.now())
+
+        def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+            conditions = with_condition(now.conditions, condition_of("Programmed", None, now_at))
+            conditions = with_condition(
+                conditions,
+                condition_of(
+                    "Bound",
+                    None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host]),
+                    now_at,
+                ),
+            )
+            conditions = with_condition(conditions, condition_of("AddressesReserved", None, now_at))
+            switched = now.active_on not in ("", place.host)
+            return _replace(
+                now,
+                interfaces=interfaces,
+                active_on=place.host,
+                switched_at=now_at if switched else now.switched_at,
+                migration=move or now.migration,
+                conditions=conditions,
+            )
+
+        return change
+
+
+class _Moves:
+    """The queue of migrations."""
+
+    name = "network-moves"
+
+    def __init__(self, controller: NetworkController) -> None:
+        self._controller = controller
+
+    async def reconcile(self, key: str) -> Requeue | None:
+        """As the controller."""
+        return await self._controller.reconcile_vm(key.removeprefix(VM_PREFIX), "moves")
+
+
+def _name(old: Any, new: Any) -> str:
+    return str((new if new is not None else old).name)
+
+
+def _not_programmed(problem: Reason) -> Any:
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        before = condition(now.conditions, "Programmed")
+        at = before.last_transition_time if before is not None and before.status == "False" else None
+        return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
+
+    return change

@@ -1,0 +1,94 @@
+"""What the network controller follows, and how it writes what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.resources import (
+    Condition,
+    Hypervisor,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachinePortStatus,
+    VirtualNetwork,
+    VirtualNetworkStatus,
+)
+from outlive.resources.reasons import Reason, render
+from outlive.runtime.informer import Informer
+from outlive.store import Store, compare_and_swap
+
+BY_VM: Final = "vm"
+BY_NETWORK: Final = "network"
+BY_MAC: Final = "mac"
+BY_ADDRESS: Final = "address"
+PortChange = Callable[[VirtualMachinePortStatus], VirtualMachinePortStatus]
+NetworkChange = Callable[[VirtualNetworkStatus], VirtualNetworkStatus]
+_replace = msgspec.structs.replace
+
+
+def port_indexes() -> dict[str, Any]:
+    """Of the informer of ports."""
+    return {
+        BY_VM: lambda port: (port.spec.vm,),
+        BY_NETWORK: lambda port: (port.spec.network,),
+        BY_MAC: lambda port: (f"{port.spec.network}/{port.spec.mac.lower()}",),
+        BY_ADDRESS: lambda port: tuple(f"{port.spec.network}/{one.partition('/')[0]}" for one in addresses_of(port)),
+    }
+
+
+def addresses_of(port: VirtualMachinePort) -> Iterable[str]:
+    """Addresses that the port has, or is to have."""
+    return dict.fromkeys((*port.spec.addresses, *port.status.addresses))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInformers:
+    """What the controller follows."""
+
+    ports: Informer[VirtualMachinePort]
+    """With ``port_indexes``."""
+    networks: Informer[VirtualNetwork]
+    vms: Informer[VirtualMachine]
+    hosts: Informer[Hypervisor]
+
+
+class StatusWriter:
+    """Writes statuses of ports and networks where they differ from what is there."""
+
+    def __init__(self, store: Store, informers: NetworkInformers, clock: Clock) -> None:
+        self._store = store
+        self._informers = informers
+        self._clock = clock
+
+    async def write_port(self, name: str, change: PortChange) -> None:
+        """Change the status of a port."""
+        cached = self._informers.ports.get(name)
+        if cached is not None and change(cached.status) == cached.status:
+            return
+        await self._write(VirtualMachinePort, name, change, self._informers.ports.get)
+
+    async def write_network(self, name: str, change: NetworkChange) -> VirtualNetwork | None:
+        """Change the status of a network; the network afterwards."""
+        after: VirtualNetwork | None = await self._write(VirtualNetwork, name, change, self._informers.networks.get)
+        return after
+
+    async def _write(self, kind: Any, name: str, change: Any, cache: Callable[[str], Any]) -> Any:
+        def write(now: Any) -> Any:
+            status = change(now.status) if now is not None else None
+            return None if status is None or status == now.status else _replace(now, status=status)
+
+        return await compare_and_swap(self._store, kind, name, write, clock=self._clock, cache=cache)
+
+
+def condition_of(kind: str, problem: Reason | None, at: datetime | None) -> Condition:
+    """True where there is no problem, else false with it."""
+    if problem is None:
+        return Condition(type=kind, status="True", last_transition_time=at)
+    message = render(problem).text
+    return Condition(type=kind, status="False", reason=problem.code, message=message, last_transition_time=at)

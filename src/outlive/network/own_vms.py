@@ -1,0 +1,314 @@
+"""Rows of one VM of our own hosts: its ports, DHCP rows and routes, from where the VM is and where it moves to.
+
+A VM has one place, and during a live migration a second one, which becomes the place in one transaction when the
+target adopts the guest. On a layer2 or localnet network both places may share one logical port: it is bound by both
+chassis, the target's waits, and the guest's own announcement there switches over. Else each place has a port of its
+own, a twin. A host that is isolated from a port (``ISOLATED_KEY``) does not get it, whatever is planned
+(docs/reference/network-decisions.md#networkown_vm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.network.addressing import parse_any
+from outlive.network.copies import VmKey
+from outlive.network.dhcp import DhcpPortInput, DhcpRouter, plan_dhcp
+from outlive.network.names import (
+    HOST_KEY,
+    ID_KEY,
+    INTERFACE_KEY,
+    ISOLATED_KEY,
+    LAYER2,
+    LOCAL,
+    LOCALNET,
+    NAME_KEY,
+    NETWORK_KEY,
+    NOBODY,
+    OWN_CONTROLLER,
+    OWN_NAMESPACE,
+    OWNER_KEY,
+    ROUTED,
+    TOPOLOGY_KEY,
+    ZONE_KEY,
+    hypervisor_switch,
+    router_port,
+    switch_name,
+)
+from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Op, Rows, RowsDraft, delete
+from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
+from outlive.network.routes import BY_DESTINATION, is_home_of
+from outlive.network.switch_ports import address_text
+from outlive.resources.networks import PortMode, interface_id
+from outlive.runtime.decisions import Decision
+
+
+class OwnNetwork(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What of a network the rows of a VM depend on."""
+
+    name: str
+    type: Literal["routed", "layer2", "localnet"]
+    dhcp: bool = False
+    """OVN answers its guests."""
+    dhcp_router: DhcpRouter = "link-local"
+    dns_servers: tuple[str, ...] = ()
+    mtu: int = 0
+    host_subnets: dict[str, tuple[str, ...]] = {}
+    """On a routed network: host → its subnets."""
+
+
+class OwnPort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One interface of the VM."""
+
+    interface: str
+    """Its id in the VM's definition."""
+    network: OwnNetwork
+    mode: PortMode
+    mac: str
+    addresses: tuple[str, ...] = ()
+    """With masks; none: they are not managed."""
+    gateways: tuple[str, ...] = ()
+    port_security: bool = True
+
+
+class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``network.own_vm`` gets."""
+
+    vm: str
+    host: str | None = None
+    """Where the VM is assigned, or still runs while it moves; ``None``: nowhere."""
+    target: str | None = None
+    """Where it is being moved to while it runs."""
+    ports: tuple[OwnPort, ...] = ()
+    """Of a VM that is gone: none."""
+    chassis: dict[str, str] = {}
+    """Host → its chassis; one that is left out has the host's name."""
+    strategies: tuple[str, ...] = ()
+    """By what frames OVN activates a chassis that waits; none: a port has one chassis at a time."""
+    fqdn: bool = True
+    """OVN knows this option of DHCPv6."""
+    rows: Rows = {}
+
+
+class OwnVmResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``network.own_vm`` answers."""
+
+    ops: tuple[Op, ...]
+    """For one transaction; only those that change something."""
+    rows: Rows
+    """The tables after them, all of them."""
+    foreign: tuple[str, ...] = ()
+    """Interfaces whose logical port somebody else has made: it stays as it is, and they have none."""
+    why: tuple[str, ...]
+    """What holds for this VM, in words."""
+
+
+def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
+    """The operations that bring the rows of one VM into agreement with its place."""
+    plan = _Plan(given)
+    for port in given.ports:
+        plan.add(port)
+    plan.delete_others()
+    return OwnVmResult(
+        ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=tuple(plan.foreign), why=tuple(plan.why)
+    )
+
+
+def isolated_hosts(row: Columns) -> dict[str, int]:
+    """Host → the epoch through which it is isolated from this port."""
+    found = {}
+    for key, value in external_ids(row).items():
+        if key.startswith(ISOLATED_KEY) and value.isdecimal():
+            found[key.removeprefix(ISOLATED_KEY)] = int(value)
+    return found
+
+
+def requested_chassis(hosts: Sequence[str], isolated: Collection[str], chassis: Mapping[str, str]) -> list[str]:
+    """The chassis that may bind a shared port, the present one first; one that does not exist where none may."""
+    return [chassis.get(host, host) for host in hosts if host not in isolated] or [NOBODY]
+
+
+class _Plan:
+    """Rows while they are planned, and what the VM is to have."""
+
+    def __init__(self, given: OwnVmInput) -> None:
+        self.given = given
+        self.vm = VmKey(OWN_NAMESPACE, given.vm)
+        self.draft = RowsDraft(given.rows)
+        self.why: list[str] = []
+        self.foreign: dict[str, None] = {}
+        places = (given.host, given.target if given.target != given.host else None)
+        self.places = [place for place in places if place]
+        self._ports: set[str] = set()
+        self._dhcp: set[str] = set()
+        self._prefixes: set[str] = set()
+
+    def add(self, port: OwnPort) -> None:
+        """Plan one interface on its network."""
+        network, text = port.network, address_text(port.mac, port.addresses)
+        for place in self.places if port.mode == "twin" else self.places[:1]:
+            name = interface_id(port.interface, port.mode, place)
+            row: Columns = {
+                "name": name,
+                "switch": _switch(network, place),
+                "type": None,
+                "port_security": [text] if port.port_security else [],
+                "external_ids": {
+                    "namespace": OWN_NAMESPACE,
+                    NETWORK_KEY: network.name,
+                    TOPOLOGY_KEY: network.type,
+                    OWNER_KEY: OWN_CONTROLLER,
+                    INTERFACE_KEY: port.interface,
+                    **({HOST_KEY: place} if port.mode == "twin" else {}),
+                    **vm_keys(self.vm),
+                },
+            }
+            known = next(iter(self.draft.find(PORTS, {"name": name})), {})
+            if known and not self._owns(known):
+                self.foreign[port.interface] = None
+                self.why.append(f"port {name} belongs to somebody else")
+                continue
+            row |= self._shared(port, known, text) if port.mode == "shared" else self._twin(port, known, text, place)
+            row["external_ids"] |= {key: value for key, value in external_ids(known).items() if _is_mark(key)}
+            self.draft.replace(PORTS, {"name": name}, _keeping_options(row, known))
+            self._ports.add(name)
+            if network.dhcp and port.addresses:
+                self._add_dhcp(port, name)
+        if network.type == ROUTED and self.places:
+            self._add_routes(port)
+
+    def _shared(self, port: OwnPort, known: Columns, text: str) -> Columns:
+        isolated = isolated_hosts(known)
+        places = self.places if self.given.strategies else self.places[:1]
+        chassis = requested_chassis(places, isolated, self.given.chassis)
+        waits = len(chassis) > 1
+        self.why.append(f"port {port.interface} is bound by {' and '.join(chassis)}")
+        return {
+            "enabled": None,
+            "addresses": _addresses(port, text),
+            "options": {
+                "requested-chassis": ",".join(chassis),
+                "activation-strategy": ",".join(self.given.strategies) if waits else None,
+            },
+        }
+
+    def _twin(self, port: OwnPort, known: Columns, text: str, place: str) -> Columns:
+        """The port of one place. On one switch for all, that of the target waits, disabled and without addresses."""
+        isolated = place in isolated_hosts(known)
+        waits = place != self.places[0] and port.network.type != ROUTED
+        off = isolated or waits
+        self.why.append(f"port {port.interface} on {place} " + ("is disabled" if off else "is enabled"))
+        chassis = NOBODY if isolated else self.given.chassis.get(place, place)
+        return {
+            "enabled": False if off else None,
+            "addresses": [] if off else _addresses(port, text),
+            "options": {"requested-chassis": chassis, "activation-strategy": None},
+        }
+
+    def _add_dhcp(self, port: OwnPort, name: str) -> None:
+        network = port.network
+        plan = plan_dhcp(
+            DhcpPortInput(
+                controller=OWN_CONTROLLER,
+                topology=ROUTED if network.type == ROUTED else LAYER2,
+                namespace=OWN_NAMESPACE,
+                vm=self.given.vm,
+                port=name,
+                addresses=port.addresses,
+                gateways=port.gateways,
+                dns_service_ips=network.dns_servers,
+                mtu=network.mtu,
+                dhcp_router=network.dhcp_router,
+                fqdn=self.given.fqdn,
+                rows=self.draft.rows,
+            )
+        )
+        self.draft.add(*plan.ops)
+        self._dhcp |= {one for one in (plan.port.dhcpv4_options, plan.port.dhcpv6_options) if one is not None}
+
+    def _add_routes(self, port: OwnPort) -> None:
+        """At home none is needed; elsewhere the router sends what is for the VM to the switch of its place."""
+        place, network = self.places[0], port.network
+        if is_home_of(network.host_subnets, place, port.addresses):
+            self.why.append(f"{self.given.vm} is at home on {place}: it needs no routes on {network.name}")
+            return
+        for cidr in port.addresses:
+            address = str(parse_any(cidr))
+            self._prefixes.add(address)
+            self.draft.replace(
+                ROUTES,
+                {"ip_prefix": address, "policy": BY_DESTINATION, "router": None},
+                {
+                    "ip_prefix": address,
+                    "nexthop": address,
+                    "policy": BY_DESTINATION,
+                    "output_port": router_port(hypervisor_switch(place, network.name)),
+                    "external_ids": {ZONE_KEY: LOCAL, OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)},
+                },
+            )
+        self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
+
+    def delete_others(self) -> None:
+        """Delete rows of the VM that it is not to have."""
+        gone = [
+            row["name"] for row in self.draft.table(PORTS) if self._is_own_port(row) and row["name"] not in self._ports
+        ]
+        if gone:
+            self.draft.add(delete(PORTS, *({"name": name} for name in gone)))
+            self.why.append(f"ports {', '.join(gone)} are deleted")
+        routes = [
+            row
+            for row in self.draft.table(ROUTES)
+            if self._owns(row) and is_of_vm(row, self.vm) and row.get("ip_prefix") not in self._prefixes
+        ]
+        for row in routes:
+            where = {"ip_prefix": row.get("ip_prefix"), "policy": row.get("policy"), "router": None}
+            self.draft.add(delete(ROUTES, {**where, "external_ids": vm_keys(self.vm)}))
+        served = [
+            row
+            for row in self.draft.table(DHCP)
+            if self._owns(row)
+            and external_ids(row).get(NAME_KEY) == str(self.vm)
+            and external_ids(row).get(ID_KEY) not in self._dhcp
+        ]
+        for row in served:
+            self.draft.add(delete(DHCP, {"external_ids": dict(external_ids(row))}))
+
+    def _is_own_port(self, row: Columns) -> bool:
+        return self._owns(row) and vm_in(external_ids(row)) == self.vm and bool(row.get("name"))
+
+    def _owns(self, row: Columns) -> bool:
+        return external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER
+
+
+def _switch(network: OwnNetwork, host: str) -> str:
+    return hypervisor_switch(host, network.name) if network.type == ROUTED else switch_name(network.name, network.type)
+
+
+def _addresses(port: OwnPort, text: str) -> list[str]:
+    """A port that may use any MAC, on a switch that floods, also gets what is for MACs that nobody has."""
+    floods = port.network.type in (LAYER2, LOCALNET) and not port.port_security
+    return [text, "unknown"] if floods else [text]
+
+
+def _is_mark(key: str) -> bool:
+    return key.startswith(ISOLATED_KEY)
+
+
+def _keeping_options(row: Columns, known: Columns) -> Columns:
+    """Options that others have set stay; the two that say where the port is bound are ours."""
+    others = {key: value for key, value in known.get("options", {}).items() if key not in row["options"]}
+    return {**row, "options": {**others, **row["options"]}}
+
+
+OWN_VM: Final = Decision(
+    "network.own_vm",
+    plan_own_vm,
+    OwnVmInput,
+    OwnVmResult,
+    "The rows of a VM of our own hosts, by where it is and where it moves to",
+    nulls_are_absent=True,
+)

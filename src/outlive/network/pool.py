@@ -1,0 +1,143 @@
+"""Addresses of networks: which are free, and which subnet each host of a routed network has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from typing import Final
+
+from outlive.base.errors import BadInput, LimitExceeded
+from outlive.resources.networks import Subnet, VirtualNetworkSpec
+
+HOST_PREFIXES: Final = {4: 24, 6: 64}
+"""Length of a host's part of a routed subnet where the network does not say."""
+TRIES: Final = 1 << 16
+"""Addresses, or subnets, that are looked at for a free one."""
+Network = IPv4Network | IPv6Network
+
+
+def read_subnet(subnet: Subnet) -> Network:
+    """The addresses of a subnet; ``BadInput`` names what is wrong with it."""
+    try:
+        network = ip_network(subnet.cidr)
+        for one in subnet.excluded:
+            ip_network(one)
+    except ValueError as error:
+        remedy = "write subnets such as 10.44.0.0/16, with all host bits zero"
+        raise BadInput(str(error), place="spec.subnets", remedy=remedy) from None
+    length = host_prefix(subnet, network)
+    if not network.prefixlen <= length <= network.max_prefixlen:
+        remedy = f"write a length from {network.prefixlen} to {network.max_prefixlen}"
+        raise BadInput(f"hostPrefix {length} does not lie in {network}", place="spec.subnets", remedy=remedy)
+    if subnet.gateway:
+        try:
+            inside = ip_address(subnet.gateway) in network
+        except ValueError:
+            inside = False
+        if not inside:
+            remedy = "write an address of that subnet"
+            raise BadInput(f"gateway {subnet.gateway} is not in {network}", place="spec.subnets", remedy=remedy)
+    return network
+
+
+def overlaps(one: Network, other: Network) -> bool:
+    """True if they are of one family and have an address in common."""
+    return one.version == other.version and one.overlaps(other)
+
+
+def host_prefix(subnet: Subnet, network: Network) -> int:
+    """Length of the part that each host gets of it."""
+    default = min(max(HOST_PREFIXES[network.version], network.prefixlen), network.max_prefixlen)
+    return subnet.host_prefix if subnet.host_prefix is not None else default
+
+
+def check_network(spec: VirtualNetworkSpec) -> None:
+    """``BadInput`` where a network cannot be as its user wrote it."""
+    networks = [read_subnet(one) for one in spec.subnets]
+    for number, one in enumerate(networks):
+        for other in networks[:number]:
+            if overlaps(one, other):
+                raise BadInput(f"{one} overlaps {other}", place="spec.subnets", remedy="leave one of them out")
+    if spec.type == "routed" and not spec.subnets:
+        raise BadInput("a routed network needs subnets", place="spec.subnets", remedy="write one, such as 10.44.0.0/16")
+    if spec.type == "routed" and spec.addressing == "none":
+        remedy = "leave it out, or choose layer2 or localnet"
+        raise BadInput("addresses of a routed network are always managed", place="spec.addressing", remedy=remedy)
+    if spec.type == "localnet" and not spec.physical_network:
+        remedy = "name it as in ovn-bridge-mappings of the hosts"
+        raise BadInput("a localnet network needs a physical network", place="spec.physicalNetwork", remedy=remedy)
+
+
+def overlapping(networks: Mapping[str, VirtualNetworkSpec]) -> dict[str, str]:
+    """Routed network → an earlier one, by name, whose subnets overlap its own: they share one router."""
+    found: dict[str, str] = {}
+    taken: list[tuple[Network, str]] = []
+    for name in sorted(networks):
+        if networks[name].type != "routed":
+            continue
+        for subnet in networks[name].subnets:
+            own = ip_network(subnet.cidr)
+            for other, owner in taken:
+                if owner != name and overlaps(own, other):
+                    found.setdefault(name, owner)
+            taken.append((own, name))
+    return found
+
+
+def subnets_of_host(spec: VirtualNetworkSpec, taken: Iterable[str]) -> tuple[str, ...]:
+    """Free subnets of a routed network for one more host, one of each of its subnets; ``LimitExceeded``: none left."""
+    used = [ip_network(one) for one in taken]
+    found = []
+    for subnet in spec.subnets:
+        network = read_subnet(subnet)
+        parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
+        barred = [ip_network(one) for one in subnet.excluded]
+        for _, part in zip(range(TRIES), parts, strict=False):
+            covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)
+            if not covered and not any(overlaps(part, one) for one in used):
+                found.append(str(part))
+                break
+        else:
+            raise LimitExceeded(f"{network} has no part left for another host", remedy="add a subnet to the network")
+    return tuple(found)
+
+
+def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
+    """The gateway of a subnet: as it is named, else the first address."""
+    if subnet is not None and subnet.gateway:
+        return str(ip_address(subnet.gateway))
+    network = ip_network(cidr)
+    return str(network.network_address + 1) if network.num_addresses > 2 else ""
+
+
+def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
+    """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
+
+    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's.
+    """
+    network = ip_network(cidr)
+    barred = [ip_network(one) for one in excluded]
+    most = int(network.num_addresses)
+    position = 1 if most > 2 else 0
+    last = most - 2 if network.version == 4 and most > 2 else most - 1
+    tried = 0
+    while position <= last and tried < TRIES:
+        address = network.network_address + position
+        inside = next((one for one in barred if one.version == address.version and address in one), None)
+        if inside is not None:
+            position = int(inside.broadcast_address) - int(network.network_address) + 1
+            continue
+        if str(address) not in taken and str(address) != gateway:
+            return f"{address}/{network.prefixlen}"
+        position, tried = position + 1, tried + 1
+    raise LimitExceeded(f"{network} has no free address", remedy="add a subnet to the network, or delete ports")
+
+
+def with_mask(address: str, cidrs: Iterable[str]) -> str:
+    """The address with the mask of the subnet that it lies in; with its own where it lies in none."""
+    interface = ip_interface(address)
+    for cidr in cidrs:
+        network = ip_network(cidr)
+        if network.version == interface.version and interface.ip in network:
+            return f"{interface.ip}/{network.prefixlen}"
+    return str(interface)

@@ -1,0 +1,50 @@
+"""Section ``network`` of a server's configuration: where OVN's databases are, and how ports follow their VMs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from outlive.runtime.units import Duration
+
+
+class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``network``."""
+
+    northbound: str = ""
+    """OVN's northbound database, such as ``ssl:10.0.0.1:6641``; servers of a cluster with commas between them. Empty:
+    Outlive programs no network."""
+    southbound: str = ""
+    """OVN's southbound database, in the same way."""
+    key_file: str = ""
+    """Private key (PEM) for ``ssl:`` connections."""
+    certificate_file: str = ""
+    """Certificate (PEM) for ``ssl:`` connections."""
+    ca_file: str = ""
+    """Authorities (PEM) that the databases' certificates are checked with."""
+    zone_mode: Literal["global", "interconnect"] = "global"
+    """``global``: one pair of databases for all hosts; ``interconnect``: one for each host, and a controller beside
+    each (``localHypervisors``)."""
+    local_hypervisors: tuple[str, ...] = ()
+    """In mode ``interconnect``: the hosts that these databases program."""
+    probe: Duration = Duration(5.0)
+    """After so long without a word the databases are asked for one; after twice as long the connection is made anew."""
+    activation_timeout: Duration = Duration(3.0)
+    """So long after the guest runs at its target a shared port is bound there alone, whether it has announced itself or
+    not."""
+    gc_period: Duration = Duration(600.0)
+    """How often rows of VMs that are gone are looked for; what is found is deleted one period later."""
+    max_parallel: Annotated[int, Meta(ge=1, le=256)] = 16
+    """VMs whose rows are worked on at once."""
+    announce_neighbours_max: Annotated[int, Meta(ge=0, le=4096)] = 256
+    """Neighbours of a routed VM that are told, and of which it is told, after a move."""
+
+    def __post_init__(self) -> None:
+        if bool(self.northbound) != bool(self.southbound):
+            raise ValueError("northbound and southbound are named together")
+        if self.probe <= 0:
+            raise ValueError(f"probe {self.probe} must be more than 0")
+        if self.gc_period <= 0:
+            raise ValueError(f"gcPeriod {self.gc_period} must be more than 0")

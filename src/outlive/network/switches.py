@@ -1,0 +1,140 @@
+"""The networks of our own hosts in OVN: their switches and routers, and the subnets that hosts of a routed one have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_interface
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import LimitExceeded
+from outlive.network.addressing import parse_any
+from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
+from outlive.network.operations import Op, Rows
+from outlive.network.pool import overlapping, subnets_of_host
+from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
+from outlive.network.topology import TopologyInput, Travellers, plan_topology
+from outlive.network.views import cidrs_for, is_programmed, network_problem, place_of
+from outlive.resources import VirtualNetwork, VirtualNetworkStatus
+from outlive.resources.meta import with_condition
+from outlive.resources.reasons import NetworkReason, reason
+from outlive.runtime.controller import Requeue
+
+WAIT_S: Final = 30.0
+"""When a network that could not be programmed is looked at again."""
+NEIGHBOURS_LIMIT: Final = 256
+"""Addresses of one home subnet for which the proxy of an old OVN answers."""
+_replace = msgspec.structs.replace
+
+
+class NetworkSwitches:
+    """See the module."""
+
+    def __init__(
+        self, informers: NetworkInformers, writer: StatusWriter, northbound: NorthboundDb, clock: Clock
+    ) -> None:
+        self._informers = informers
+        self._writer = writer
+        self._nb = northbound
+        self._clock = clock
+
+    def overlap_of(self, name: str) -> str:
+        """A routed network that comes first and whose subnets overlap; empty: none."""
+        return overlapping({one.name: one.spec for one in self._informers.networks.items()}).get(name, "")
+
+    async def reconcile(self, name: str) -> Requeue | None:
+        """A network's switches and routers, and the subnets of its hosts."""
+        network = self._informers.networks.get(name)
+        if network is not None and not is_programmed(network):
+            return None
+        problem = network_problem(network, self.overlap_of(name)) if network is not None else None
+        if network is not None and problem is None and network.spec.type == "routed":
+            try:
+                network = await self._give_subnets(network)
+            except LimitExceeded as error:
+                problem = reason(
+                    NetworkReason.NETWORK_INVALID, network=name, problem=error.message, remedy=error.remedy or ""
+                )
+        if problem is None:
+            await self._commit_topology(name, network)
+        if network is None:
+            return None
+        now_at, ports = as_datetime(self._clock.now()), len(self._informers.ports.by_index(BY_NETWORK, name))
+
+        def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
+            return _replace(
+                now, ports=ports, conditions=with_condition(now.conditions, condition_of("Programmed", problem, now_at))
+            )
+
+        await self._writer.write_network(name, change)
+        return Requeue(WAIT_S) if problem is not None else None
+
+    async def _give_subnets(self, network: VirtualNetwork) -> VirtualNetwork:
+        """Give each host that the network reaches its part; parts of hosts that are gone are free again."""
+        hosts = [
+            host.name
+            for host in self._informers.hosts.items()
+            if host.spec.management == "node" and network.reaches(host.metadata.labels)
+        ]
+
+        def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
+            known = {host: now.host_subnets[host] for host in now.host_subnets if self._informers.hosts.get(host)}
+            for host in sorted(hosts):
+                if len(known.get(host, ())) != len(network.spec.subnets):
+                    taken = [one for other, parts in known.items() if other != host for one in parts]
+                    known[host] = subnets_of_host(network.spec, taken)
+            return now if known == now.host_subnets else _replace(now, host_subnets=known)
+
+        after = await self._writer.write_network(network.name, change)
+        return after if after is not None else network
+
+    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> None:
+        spec = network.spec if network is not None else None
+
+        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
+            given = TopologyInput(
+                network=name,
+                type=spec.type if spec is not None and spec.type in ("routed", "layer2", "localnet") else None,
+                physical_network=spec.physical_network if spec is not None else "",
+                vlan=spec.vlan if spec is not None else 0,
+                cluster_subnets=tuple(one.cidr for one in spec.subnets) if spec is not None else (),
+                host_subnets=network.status.host_subnets if network is not None else {},
+                travellers={} if features.arp_proxy_full or network is None else self._travellers(network),
+                arp_proxy_full=features.arp_proxy_full,
+                rows=rows,
+            )
+            return plan_topology(given).ops
+
+        await self._nb.transact(Scope(networks=(name,)), plan, comment=f"network {name}")
+
+    def _travellers(self, network: VirtualNetwork) -> dict[str, Travellers]:
+        """Of each host, what its guests from elsewhere believe to be on their link."""
+        homes = {cidr: host for host, parts in network.status.host_subnets.items() for cidr in parts}
+        ports = self._informers.ports.by_index(BY_NETWORK, network.name)
+        addresses: dict[str, list[str]] = {}
+        away: dict[str, dict[str, None]] = {}
+        for port in ports:
+            for cidr in port.status.addresses:
+                home = str(parse_any(cidr)), _home_of(cidr, homes)
+                addresses.setdefault(home[1], []).append(home[0])
+                place = place_of(self._informers.vms.get(port.spec.vm))
+                for host in (place.host, place.target):
+                    if host and home[1] and host != home[1]:
+                        away.setdefault(host, {})[home[1]] = None
+        return {
+            host: Travellers(
+                gateways=tuple(
+                    gateway for home in sorted(origins) for gateway in cidrs_for(network, home).values() if gateway
+                ),
+                neighbours=tuple(
+                    one for home in sorted(origins) for one in sorted(addresses.get(home, ()))[:NEIGHBOURS_LIMIT]
+                ),
+            )
+            for host, origins in away.items()
+        }
+
+
+def _home_of(cidr: str, homes: Mapping[str, str]) -> str:
+    return homes.get(str(ip_interface(cidr).network), "")

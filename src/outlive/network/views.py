@@ -1,0 +1,184 @@
+"""A VM of our own hosts as the network sees it: where it is, and what of each of its ports can be programmed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from outlive.base.errors import BadInput
+from outlive.network.own_vms import OwnNetwork, OwnPort
+from outlive.network.pool import check_network, gateway_of, with_mask
+from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.resources.definitions import parse
+from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
+from outlive.resources.reasons import NetworkReason, Reason, reason
+from outlive.resources.vms import MigrationPhase
+
+_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class VmPlace(NamedTuple):
+    """Where a VM is, and where it moves to while it runs; empty: nowhere."""
+
+    host: str = ""
+    target: str = ""
+    move: str = ""
+    """Id of the live migration under way."""
+
+
+def place_of(vm: VirtualMachine | None) -> VmPlace:
+    """The place of a VM by its assignment and its migration.
+
+    In a live migration it stays at the source until the target has adopted it, which ends the record. A cold one is
+    at the source until it is stopped there.
+    """
+    if vm is None:
+        return VmPlace()
+    move = vm.status.migration
+    if move is None or move.phase is MigrationPhase.ABORTED:
+        return VmPlace(vm.host)
+    if move.mode == "live":
+        return VmPlace(move.source, move.target, move.id)
+    return VmPlace(move.target if move.phase is MigrationPhase.STOPPED else move.source)
+
+
+@dataclass(frozen=True, slots=True)
+class PortFacts:
+    """A port, and what it is judged by."""
+
+    port: VirtualMachinePort
+    network: VirtualNetwork | None
+    vm: VirtualMachine | None
+    place: VmPlace
+    hosts: Mapping[str, Hypervisor]
+    """Those that the VM is on, and moves to."""
+    overlaps: str = ""
+    """A network that comes first and whose subnets overlap."""
+    same_mac: Iterable[VirtualMachinePort] = ()
+    """Ports of the same network with the same MAC, this one too."""
+
+
+def is_programmed(network: VirtualNetwork | None) -> bool:
+    """True if the network controller programs the network; a missing one may be meant for OVN."""
+    return network is None or network.spec.type in IN_OVN
+
+
+def obstacle_of(facts: PortFacts) -> Reason | None:
+    """Why the port cannot be programmed, apart from its addresses; ``None``: it can."""
+    port, network, vm, place = facts.port, facts.network, facts.vm, facts.place
+    if network is None:
+        return reason(NetworkReason.NETWORK_MISSING, network=port.spec.network)
+    if (problem := network_problem(network, facts.overlaps)) is not None:
+        return problem
+    if vm is None:
+        return reason(NetworkReason.VM_MISSING, vm=port.spec.vm)
+    name, number = vm_and_index(port.name)
+    if name != vm.name or not 0 <= number < len(vm.spec.ports):
+        return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
+    if _MAC.fullmatch(vm.spec.ports[number]):
+        return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
+    if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
+        return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
+    first = min((_age(one) for one in facts.same_mac), default=_age(port))
+    if first < _age(port):
+        return reason(NetworkReason.MAC_TWICE, other=first[1], mac=port.spec.mac.lower(), network=network.name)
+    if not place.host:
+        return reason(NetworkReason.NO_HOST, vm=vm.name)
+    for host in (place.host, place.target):
+        known = facts.hosts.get(host)
+        if known is not None and not network.reaches(known.metadata.labels):
+            return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host)
+    return None
+
+
+def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | None:
+    """Why the network cannot be programmed; ``None``: it can."""
+    try:
+        check_network(network.spec)
+    except BadInput as error:
+        return reason(
+            NetworkReason.NETWORK_INVALID, network=network.name, problem=error.message, remedy=error.remedy or ""
+        )
+    if overlaps:
+        return reason(NetworkReason.SUBNETS_OVERLAP, network=network.name, other=overlaps)
+    return None
+
+
+def _age(port: VirtualMachinePort) -> tuple[float, str]:
+    created = port.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0, port.name)
+
+
+def is_older(one: VirtualMachinePort, other: VirtualMachinePort) -> bool:
+    """True if the first was created before the other, by name where that was at the same time."""
+    return _age(one) < _age(other)
+
+
+def _defined_mac(vm: VirtualMachine, number: int) -> str:
+    try:
+        ports = parse(vm.spec.definition).ports
+    except BadInput:
+        return ""
+    return ports[number].mac if number < len(ports) else ""
+
+
+def serves_dhcp(network: VirtualNetwork) -> bool:
+    """True if OVN answers guests of the network."""
+    enabled, managed = network.spec.dhcp.enabled, network.spec.addressing == "managed"
+    return enabled if enabled is not None else managed and network.spec.type in ("routed", "layer2")
+
+
+def own_network(network: VirtualNetwork) -> OwnNetwork:
+    """What of the network the rows of its VMs depend on."""
+    spec = network.spec
+    assert spec.type in ("routed", "layer2", "localnet")
+    return OwnNetwork(
+        name=network.name,
+        type=spec.type,
+        dhcp=serves_dhcp(network),
+        dhcp_router=spec.dhcp.router,
+        dns_servers=spec.dhcp.dns_servers,
+        mtu=spec.mtu,
+        host_subnets=network.status.host_subnets if spec.type == "routed" else {},
+    )
+
+
+def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachine) -> OwnPort:
+    """The port as it is planned; nothing is in its way."""
+    managed = network.spec.addressing == "managed"
+    security = port.spec.port_security
+    return OwnPort(
+        interface=vm.spec.ports[vm_and_index(port.name)[1]],
+        network=own_network(network),
+        mode=port_mode(port, network),
+        mac=port.spec.mac.lower(),
+        addresses=port.status.addresses if managed or port.spec.addresses else (),
+        gateways=port.status.gateways,
+        port_security=network.spec.port_security if security is None else security,
+    )
+
+
+def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
+    """Subnet → gateway: where a port that is born on this host gets its addresses from."""
+    spec = network.spec
+    if spec.type == "routed":
+        return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
+    return {one.cidr: one.gateway for one in spec.subnets}
+
+
+def given_addresses(port: VirtualMachinePort, network: VirtualNetwork) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The addresses that its user gives the port, with masks, and their gateways."""
+    spec = network.spec
+    if spec.type == "routed":
+        subnets = {cidr: gateway_of(cidr) for parts in network.status.host_subnets.values() for cidr in parts}
+    else:
+        subnets = {one.cidr: one.gateway for one in spec.subnets}
+    addresses = tuple(with_mask(one, subnets) for one in port.spec.addresses)
+    gateways = tuple(
+        gateway
+        for cidr, gateway in subnets.items()
+        if gateway and any(one == with_mask(one.partition("/")[0], (cidr,)) and "/" in one for one in addresses)
+    )
+    return addresses, gateways

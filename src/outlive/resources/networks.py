@@ -1,0 +1,237 @@
+"""Networks of virtual machines, and their ports there: ``VirtualNetwork`` and ``VirtualMachinePort``.
+
+Users write what a network is and which VM is on it with which addresses; the network controller programs OVN and writes
+what it did (docs/roles/network.md). Where a port is follows from its VM: from the host that the VM is assigned to, and
+from its migration.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Annotated, ClassVar, Final, Literal
+
+from msgspec import Meta
+
+from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most
+
+NetworkType = Literal["routed", "layer2", "localnet", "bridged", "managed"]
+IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet"})
+"""Types that the network controller programs; hosts make the others themselves."""
+PortMode = Literal["shared", "twin"]
+PORTS_LIMIT: Final = 32
+"""Ports of one VM on networks."""
+_PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
+"""Of ids of interfaces whose ports each host has for itself."""
+
+
+class Subnet(Part, frozen=True, kw_only=True):
+    """Addresses of one family."""
+
+    cidr: str
+    """Such as ``10.44.0.0/16``, with all host bits zero."""
+    host_prefix: Annotated[int, Meta(ge=1, le=128)] | None = None
+    """On a routed network: length of the part that each host gets of it; absent: 24, or 64."""
+    gateway: str = ""
+    """Address that guests send to for what is elsewhere; on a routed network each host's first address is."""
+    excluded: Annotated[tuple[str, ...], at_most(64)] = ()
+    """Addresses, and subnets, that no port is given."""
+
+
+class NetworkDhcp(Part, frozen=True, kw_only=True):
+    """What OVN answers guests that ask for their address."""
+
+    enabled: bool | None = None
+    """Whether OVN answers; absent: on routed and layer2 networks whose addresses are managed."""
+    router: Literal["link-local", "subnet"] = "link-local"
+    """On a routed network, the gateway that guests are given: ``169.254.1.1``, which is the same on every host, or the
+    one of the host where the VM was born."""
+    dns_servers: Annotated[tuple[str, ...], at_most(8)] = ()
+    """Addresses of name servers; the last one of each family is given."""
+
+
+class VirtualNetworkSpec(Part, frozen=True, kw_only=True):
+    """What a network is."""
+
+    type: NetworkType
+    """``routed``: each host has a subnet of its own, and VMs keep their address when they leave it; ``layer2``: one
+    switch for all hosts; ``localnet``: one switch that leads to a physical network; ``bridged`` and ``managed``: made
+    by the hosts themselves, without OVN."""
+    subnets: Annotated[tuple[Subnet, ...], at_most(8)] = ()
+    """Where its addresses come from; none: addresses are not managed."""
+    addressing: Literal["managed", "none"] = "managed"
+    """``none``: somebody else gives addresses, such as a DHCP server of the physical network; ports have a MAC only."""
+    mtu: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """That guests are given; 0: none."""
+    port_security: bool = True
+    """Whether a port takes only frames with its own MAC and addresses; false for nested virtualisation and VRRP."""
+    dhcp: NetworkDhcp = NetworkDhcp()
+    """What OVN answers guests that ask for their address."""
+    physical_network: str = ""
+    """On a localnet network: name of the physical network, as ``ovn-bridge-mappings`` of the hosts have it."""
+    vlan: Annotated[int, Meta(ge=0, le=4094)] = 0
+    """On a localnet network: its VLAN there; 0: untagged."""
+    host_labels: Annotated[dict[str, str], at_most(64)] = {}
+    """Labels of the hosts that it reaches; empty: all. VMs with a port on it are placed on no other host."""
+
+
+class VirtualNetworkStatus(Part, frozen=True, kw_only=True):
+    """What the network controller did with a network."""
+
+    host_subnets: dict[str, tuple[str, ...]] = {}
+    """On a routed network: host → the subnets that it was given; they stay its own until the host is removed."""
+    ports: int = 0
+    """Ports that are on it."""
+    conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
+    """``Programmed``: whether OVN has its switches and routers."""
+
+
+class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
+    """A network of virtual machines."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="virtualnetworks",
+        short_names=("ovnet",),
+        writers=Writers(
+            fields={"spec": ("users", "import"), "status": ("network",)},
+            creates=("users", "import"),
+            deletes=("users", "import"),
+        ),
+        columns=(
+            ("Type", ".spec.type", 0),
+            ("Ports", ".status.ports", 0),
+            ("Programmed", ".status.conditions[?(@.type=='Programmed')].status", 0),
+        ),
+    )
+
+    spec: VirtualNetworkSpec
+    status: VirtualNetworkStatus = VirtualNetworkStatus()
+
+    def reaches(self, labels: dict[str, str]) -> bool:
+        """Whether a host with these labels is on it."""
+        return all(labels.get(key) == value for key, value in self.spec.host_labels.items())
+
+
+class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
+    """What is wanted of a port."""
+
+    vm: str
+    """Name of the VM."""
+    network: str
+    """Name of the ``VirtualNetwork`` that it is on."""
+    mac: str
+    """MAC address of the interface, as the VM's definition has it."""
+    addresses: Annotated[tuple[str, ...], at_most(8)] = ()
+    """Its addresses, where users or an import give them; empty: the controller chooses of the network's subnets."""
+    port_mode: PortMode | None = None
+    """``shared``: both hosts of a migration bind one logical port, and the guest's own announcement switches over;
+    ``twin``: each has one of its own. Absent: ``shared`` on layer2 and localnet, ``twin`` on routed networks."""
+    port_security: bool | None = None
+    """Whether the port takes only frames with its own MAC and addresses; absent: as the network says."""
+    max_gap_ms: Annotated[int, Meta(ge=1, le=600_000)] = 500
+    """The longest silence of a live migration that its user accepts: measured gaps above it are reported."""
+
+
+class PortMove(Part, frozen=True, kw_only=True):
+    """What the network did for one migration of the VM."""
+
+    id: str
+    """Id of the migration."""
+    prepared: bool = False
+    """Whether the target can take over: its port is bound, its flows are there. Only then the guest is sent."""
+    reason: str = ""
+    """Why it is not prepared: a code (``resources.reasons.NetworkReason``)."""
+    message: str = ""
+    """Why it is not prepared, in words for people."""
+    times_ms: dict[str, float] = {}
+    """Stage of the switch-over → how long it took: ``decide``, ``commit``, ``northd``, ``flows``."""
+
+
+class Announcement(Part, frozen=True, kw_only=True):
+    """Frames that a host sends to interfaces of its guests, so that caches are right after a switch-over."""
+
+    id: str
+    """Of the switch-over; each is sent once."""
+    hypervisor: str
+    """The host that sends."""
+    interface: str
+    """Id of the interface whose guest is told."""
+    frames: Annotated[tuple[str, ...], at_most(512)] = ()
+    """Ethernet frames in hexadecimal digits."""
+
+
+class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
+    """What the network controller did with a port."""
+
+    addresses: Annotated[tuple[str, ...], at_most(8)] = ()
+    """Its addresses with the length of their subnet."""
+    gateways: Annotated[tuple[str, ...], at_most(8)] = ()
+    """Gateways of the host where the VM was born; they stay the same wherever it goes."""
+    interfaces: Annotated[dict[str, str], at_most(64)] = {}
+    """Host → id of the interface there, which is the name of its logical port."""
+    active_on: str = ""
+    """The host whose interface receives what is sent to the VM."""
+    migration: PortMove | None = None
+    """The last migration that the network prepared."""
+    announcements: Annotated[tuple[Announcement, ...], at_most(64)] = ()
+    """What hosts are to send for the last switch-over."""
+    gap_ms: float | None = None
+    """Silence of the last switch-over, as far as the network caused it; absent: there was none."""
+    switched_at: datetime | None = None
+    """When the last switch-over was committed."""
+    conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
+    """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
+    whether its addresses are its own."""
+
+
+class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
+    """One interface of a VM on a network, named ``<vm>.<number of the interface>``, from 0 on."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="virtualmachineports",
+        short_names=("ovmp",),
+        writers=Writers(
+            fields={"spec": ("users", "import"), "status": ("network",)},
+            creates=("users", "import"),
+            deletes=("users", "import"),
+        ),
+        columns=(
+            ("VM", ".spec.vm", 0),
+            ("Network", ".spec.network", 0),
+            ("MAC", ".spec.mac", 0),
+            ("Addresses", ".status.addresses", 0),
+            ("Host", ".status.activeOn", 0),
+            ("Programmed", ".status.conditions[?(@.type=='Programmed')].status", 0),
+            ("Gap ms", ".status.gapMs", 1),
+        ),
+    )
+
+    spec: VirtualMachinePortSpec
+    status: VirtualMachinePortStatus = VirtualMachinePortStatus()
+
+
+def port_object_name(vm: str, index: int) -> str:
+    """Name of the port of an interface, by its number in the VM's definition."""
+    return f"{vm}.{index}"
+
+
+def vm_and_index(name: str) -> tuple[str, int]:
+    """The VM and the number of its interface that a port's name says; ``-1`` where it says none."""
+    vm, dot, index = name.rpartition(".")
+    return (vm, int(index)) if dot and index.isdecimal() and len(index) <= 4 else (name, -1)
+
+
+def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
+    """How the two hosts of a migration share the port."""
+    if network.spec.type == "routed":
+        return "twin"
+    return port.spec.port_mode or "shared"
+
+
+def interface_id(defined: str, mode: PortMode, host: str) -> str:
+    """Id of the interface on one host, which is the name of its logical port.
+
+    ``defined``: the id in the VM's definition. A shared port has it everywhere; twins have one made from it and the
+    host, a UUID because libvirt takes nothing else.
+    """
+    return defined if mode == "shared" else str(uuid.uuid5(_PORT_SPACE, f"{defined}/{host}"))

@@ -1,0 +1,74 @@
+"""Why a port or a network is not as it is meant to be."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from outlive.resources.reasons.model import Table, Template
+
+
+class NetworkReason(enum.StrEnum):
+    """Why a port is not programmed, or a target cannot take it over yet."""
+
+    PROGRAMMED = "programmed"
+    NOT_BOUND = "not-bound"
+    FLOWS_BEHIND = "flows-behind"
+    NO_CHASSIS = "no-chassis"
+    NETWORK_MISSING = "network-missing"
+    NETWORK_INVALID = "network-invalid"
+    SUBNETS_OVERLAP = "subnets-overlap"
+    HOST_NOT_REACHED = "host-not-reached"
+    VM_MISSING = "vm-missing"
+    NO_HOST = "no-host-yet"
+    NO_INTERFACE = "no-interface"
+    NO_INTERFACE_ID = "no-interface-id"
+    MAC_DIFFERS = "mac-differs"
+    MAC_TWICE = "mac-twice"
+    ADDRESS_TWICE = "address-twice"
+    NO_ADDRESS = "no-address"
+    FOREIGN_ROW = "foreign-row"
+    OVN_REFUSED = "ovn-refused"
+
+
+TABLE: Final[Table] = {
+    NetworkReason.PROGRAMMED: Template("OVN has its rows"),
+    NetworkReason.NOT_BOUND: Template("{host} has not bound port {port} yet", "see ovn-controller on {host}"),
+    NetworkReason.FLOWS_BEHIND: Template("{host} has not installed the flows yet", "see ovn-controller on {host}"),
+    NetworkReason.NO_CHASSIS: Template(
+        "{host} is no chassis of OVN",
+        "start ovn-controller there, or name its chassis: spec.chassis of Hypervisor {host}",
+    ),
+    NetworkReason.NETWORK_MISSING: Template(
+        "there is no VirtualNetwork {network}", "create it, or name another one in spec.network"
+    ),
+    NetworkReason.NETWORK_INVALID: Template("network {network}: {problem}", "{remedy}"),
+    NetworkReason.SUBNETS_OVERLAP: Template(
+        "network {network}: its subnets overlap those of {other}, and routed networks share one router",
+        "give one of them other subnets",
+    ),
+    NetworkReason.HOST_NOT_REACHED: Template(
+        "network {network} does not reach {host}", "move the VM, or label the host: spec.hostLabels of {network}"
+    ),
+    NetworkReason.VM_MISSING: Template("there is no VM {vm}", "create it, or delete the port"),
+    NetworkReason.NO_HOST: Template("VM {vm} is on no host yet"),
+    NetworkReason.NO_INTERFACE: Template(
+        "the definition of {vm} has no interface {number}", "add it there, or delete the port"
+    ),
+    NetworkReason.NO_INTERFACE_ID: Template(
+        "interface {number} in the definition of {vm} has no id in Open vSwitch",
+        "write <virtualport type='openvswitch'><parameters interfaceid='UUID'/></virtualport> there",
+    ),
+    NetworkReason.MAC_DIFFERS: Template(
+        "interface {number} in the definition of {vm} has MAC {mac}", "write the same in spec.mac"
+    ),
+    NetworkReason.MAC_TWICE: Template("port {other} has MAC {mac} on network {network} as well", "change one of them"),
+    NetworkReason.ADDRESS_TWICE: Template(
+        "port {other} has address {address} on network {network} as well", "change spec.addresses of one of them"
+    ),
+    NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
+    NetworkReason.FOREIGN_ROW: Template(
+        "OVN has a logical port {port} that Outlive did not make", "delete it there, or the VirtualMachinePort"
+    ),
+    NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
+}

@@ -1,0 +1,51 @@
+"""Networks and ports with every field set."""
+
+from __future__ import annotations
+
+from tests.unit.resources.example_parts import META, MOMENT, READY
+
+from outlive import resources as r
+from outlive.resources.networks import NetworkDhcp, Subnet
+
+NETWORKS: tuple[r.Resource, ...] = (
+    r.VirtualMachinePort(
+        metadata=META,
+        spec=r.VirtualMachinePortSpec(
+            vm="cart",
+            network="green",
+            mac="0a:58:c0:a8:28:09",
+            addresses=("192.168.40.9/24",),
+            port_mode="twin",
+            port_security=False,
+            max_gap_ms=200,
+        ),
+        status=r.VirtualMachinePortStatus(
+            addresses=("192.168.40.9/24",),
+            gateways=("192.168.40.1",),
+            interfaces={"h1": "7b1c"},
+            active_on="h1",
+            migration=r.PortMove(id="m-17", prepared=True, reason="not-bound", message="m", times_ms={"commit": 3.5}),
+            announcements=(r.Announcement(id="m-17", hypervisor="h1", interface="7b1c", frames=("ffff",)),),
+            gap_ms=12.5,
+            switched_at=MOMENT,
+            conditions=(READY,),
+        ),
+    ),
+    r.VirtualNetwork(
+        metadata=META,
+        spec=r.VirtualNetworkSpec(
+            type="localnet",
+            subnets=(
+                Subnet(cidr="192.168.40.0/24", host_prefix=26, gateway="192.168.40.1", excluded=("192.168.40.2",)),
+            ),
+            addressing="none",
+            mtu=1342,
+            port_security=False,
+            dhcp=NetworkDhcp(enabled=True, router="subnet", dns_servers=("10.45.0.10",)),
+            physical_network="physnet",
+            vlan=40,
+            host_labels={"rack": "a"},
+        ),
+        status=r.VirtualNetworkStatus(host_subnets={"h1": ("10.44.7.0/24",)}, ports=3, conditions=(READY,)),
+    ),
+)
