@@ -94,7 +94,7 @@ class PodCache:
         return [pod_facts(one).copy for one in self.pods.by_index(BY_POD_ADDRESS, f"{network}/{address}")]
 
     def copies_near(self, subnets: Iterable[str]) -> Iterator[Copy]:
-        """Pods that live and have an address of the default network in one of the subnets, or near it; some more than once."""
+        """Pods that live and have an address of the default network in one of the subnets or near it; some twice."""
         for subnet in map(ip_network, subnets):
             length = BLOCKS[subnet.version]
             blocks: Iterable[Any] = (

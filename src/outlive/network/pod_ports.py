@@ -81,9 +81,9 @@ def plan_pod_ports(given: PodPortsInput) -> PodPortsResult:
     status = discover_migration(copies)
     living = [one for one in copies if not one.completed]
     if status is not None and status.source is not None and not status.target.completed:
-        source = status.source
+        running = status.source
         if given.nad not in status.target.networks:  # the target waits for its addresses: the source is all there is
-            status, living = None, [source]
+            status, living = None, [running]
     state = status.state if status is not None else None
     source, target = _ends(status, living)
     draft, why = Draft(given.rows), [f"{given.vm} on {given.network}: {state or 'no migration'}"]

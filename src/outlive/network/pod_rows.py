@@ -5,10 +5,10 @@ A network whose plan fails is left as it is, with its problem; the others are pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, Literal
 
 from outlive.base.errors import OutliveError
 from outlive.network.addresses import SubnetIndex
@@ -16,7 +16,16 @@ from outlive.network.addressing import parse_any
 from outlive.network.copies import Copy, VmKey
 from outlive.network.dhcp import choose_dns, needs_dhcp
 from outlive.network.follow import FOLLOW, FollowInput
-from outlive.network.names import DEFAULT_CONTROLLER, DEFAULT_NETWORK, NAD_KEY, NETWORK_KEY, TOPOLOGY_KEY, port_name
+from outlive.network.names import (
+    DEFAULT_CONTROLLER,
+    DEFAULT_NETWORK,
+    LAYER2,
+    LOCALNET,
+    NAD_KEY,
+    NETWORK_KEY,
+    TOPOLOGY_KEY,
+    port_name,
+)
 from outlive.network.operations import PORTS, Op, Rows
 from outlive.network.owners import external_ids, vm_keys
 from outlive.network.pod_facts import NodeFacts
@@ -26,6 +35,9 @@ from outlive.network.pod_settings import PodNetworkSettings
 from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import HypervisorNetwork, ZoneMode
 from outlive.runtime.decisions import Decision
+
+
+_NAMED: Final[Mapping[str, Literal["layer2", "localnet"]]] = {LAYER2: "layer2", LOCALNET: "localnet"}
 
 
 @dataclass(frozen=True)
@@ -115,9 +127,8 @@ def _networks_left(given: VmRowsInput, rows: Rows) -> list[PodNetwork]:
     found, known = {}, {one.nad for one in given.networks}
     for row in rows.get(PORTS, ()):
         ids = external_ids(row)
-        nad, topology = ids.get(NAD_KEY, DEFAULT_NETWORK), ids.get(TOPOLOGY_KEY, "")
-        is_left = vm_keys(given.vm).items() <= ids.items() and nad not in known
-        if is_left and (topology == "layer2" or topology == "localnet"):  # spelled out for the checker of types
+        nad, topology = ids.get(NAD_KEY, DEFAULT_NETWORK), _NAMED.get(ids.get(TOPOLOGY_KEY, ""))
+        if topology is not None and nad not in known and vm_keys(given.vm).items() <= ids.items():
             found[nad] = PodNetwork(nad=nad, network=ids.get(NETWORK_KEY, ""), topology=topology)
     return list(found.values())
 
