@@ -51,6 +51,7 @@ class MemoryNorthbound:
         self.tables = apply(self.tables, ops)
         self._number += 1
         self.commits.append(comment)
+        check_invariants(self.tables)
         self.after(comment)
         return Receipt(ops=tuple(ops), nb_cfg=self._number)
 
@@ -86,9 +87,7 @@ def within(tables: Rows, scope: Scope) -> Rows:
     """The rows of a scope, as a real database would give them."""
     if scope == Scope():
         return {table: [dict(row) for row in rows] for table, rows in tables.items()}
-    return {
-        table: [dict(row) for row in rows if _is_within(table, row, scope)] for table, rows in tables.items()
-    }
+    return {table: [dict(row) for row in rows if _is_within(table, row, scope)] for table, rows in tables.items()}
 
 
 def _is_within(table: str, row: Columns, scope: Scope) -> bool:
@@ -108,3 +107,12 @@ def _names(table: str, row: Columns, address: str) -> bool:
         wanted: Any = ip_network(address)
         return prefix.version == wanted.version and prefix.subnet_of(wanted)
     return table == POLICIES and row["match"].endswith(f"== {address}")
+
+
+def check_invariants(tables: Rows) -> None:
+    """One port with addresses for a MAC on a switch, and one route for a prefix and policy."""
+    macs = [(row.get("switch"), text.split()[0]) for row in tables.get(PORTS, ()) for text in row.get("addresses", ())]
+    own = [one for one in macs if one[1] not in ("router", "unknown")]
+    assert len(own) == len(set(own)), f"two ports of one MAC: {own}"
+    prefixes = [(row["ip_prefix"], row.get("policy")) for row in tables.get(ROUTES, ())]
+    assert len(prefixes) == len(set(prefixes)), f"two routes for one prefix: {prefixes}"

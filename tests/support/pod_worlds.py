@@ -117,7 +117,9 @@ class ServerVerbs:
 class Zone:
     """A database and the process that follows for it."""
 
-    def __init__(self, world: PodWorld, local: tuple[str, ...], features: OvnFeatures, settings: NetworkSettings) -> None:
+    def __init__(
+        self, world: PodWorld, local: tuple[str, ...], features: OvnFeatures, settings: NetworkSettings
+    ) -> None:
         self.nb = MemoryNorthbound(features)
         self.events = RecordedEvents()
         self.verbs = ServerVerbs(world.server)
@@ -198,17 +200,20 @@ class PodWorld:
             zone.nb.tables.setdefault("Logical_Switch_Port", []).append(
                 {"name": f"stor-{name}", "switch": name, "type": "router", "options": {"router-port": f"rtos-{name}"}}
             )
-            zone.nb.tables.setdefault("Logical_Router_Port", []).append({"name": f"rtos-{name}", "mac": "0a:58:00:00:00:01"})
+            zone.nb.tables.setdefault("Logical_Router_Port", []).append(
+                {"name": f"rtos-{name}", "mac": "0a:58:00:00:00:01"}
+            )
         return zone
 
     async def settle(self, seconds: float = SETTLE_S) -> None:
         """Let everything come to rest."""
         await self.clock.sleep(seconds)
 
-    async def network(self, name: str, kind: Any = "layer2", **spec: Any) -> None:
+    async def network(self, name: str, kind: Any = "layer2", annotations: Mapping[str, str] = {}, **spec: Any) -> None:
         """A ``VirtualNetwork``."""
         given = VirtualNetworkSpec(type=kind, subnets=(Subnet(cidr="192.168.40.0/24"),), **spec)
-        await self.store.create(VirtualNetwork(metadata=ObjectMeta(name=name), spec=given))
+        metadata = ObjectMeta(name=name, annotations=dict(annotations))
+        await self.store.create(VirtualNetwork(metadata=metadata, spec=given))
 
     def run(
         self,
@@ -220,6 +225,7 @@ class PodWorld:
         up: bool = True,
         entries: Mapping[str, Any] | None = None,
         annotations: Mapping[str, str] = {},
+        labels: Mapping[str, str] = {},
     ) -> str:
         """Start a launcher; its uid. ``up``: KubeVirt says that the VM runs there."""
         given = dict(annotations)
@@ -227,9 +233,15 @@ class PodWorld:
             given[MIGRATABLE_ANNOTATION] = ""
         if entries is not None:
             given[NETWORKS] = json.dumps(entries)
-        labels = {RUNS_ON_LABEL: node} if up else {}
-        made = self.server.add(KubernetesPod, pod_document("shop", pod, vm, node, given, **labels))
+        place = {RUNS_ON_LABEL: node} if up else {}
+        made = self.server.add(KubernetesPod, pod_document("shop", pod, vm, node, given, **place, **labels))
         return str(made["metadata"]["uid"])
+
+    def uid(self, pod: str) -> str:
+        """The pod's uid."""
+        document = self.server.find(KubernetesPod, f"shop/{pod}")
+        assert document is not None
+        return str(document["metadata"]["uid"])
 
     def annotate(self, pod: str, **annotations: str) -> None:
         """Change annotations of a pod, by keys of which dots and slashes are written as such."""

@@ -20,8 +20,10 @@ from outlive.network.addresses import (
     RELEASE,
     RESERVE,
     CopyAddressesInput,
+    CopyAddressesResult,
     ReleaseInput,
     ReserveInput,
+    SourceAddressMissing,
     SubnetIndex,
 )
 from outlive.network.addressing import derive_mac, parse_any
@@ -105,7 +107,12 @@ class PodAddresses:
         ``SourceAddressMissing``, ``LimitExceeded`` (the subnet is full), ``Unavailable`` (it has none yet).
         """
         given = CopyAddressesInput(asked=copy.id, copies=tuple(copies), network=DEFAULT_NETWORK)
-        found = self._decisions.use(COPY_ADDRESSES, given, subject=f"{copy.namespace}/{copy.name}")
+        try:
+            found = self._decisions.use(COPY_ADDRESSES, given, subject=f"{copy.namespace}/{copy.name}")
+        except SourceAddressMissing:
+            if copy.id != next(one.id for one in copies if not one.completed):
+                raise
+            found = CopyAddressesResult(entry=None, patched=False)  # the eldest has nobody to wait for
         if found.entry is not None and not found.patched:
             self.reserve(copy)
             return copy

@@ -81,8 +81,8 @@ class PodCache:
         """Copies of a VM, oldest first."""
         return find_copies(vm, (pod_facts(one).copy for one in self.pods.by_index(BY_COPY, str(vm))))
 
-    def pods_of(self, vm: VmKey) -> list[PodFacts]:
-        """The facts of a VM's pods."""
+    def pods_of(self, vm: VmKey | None) -> list[PodFacts]:
+        """The facts of a VM's pods; of nobody none."""
         return [pod_facts(one) for one in self.pods.by_index(BY_COPY, str(vm))]
 
     def all_copies(self) -> list[Copy]:

@@ -34,6 +34,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     copy: Copy
     problems: tuple[str, ...] = ()
     """What of its annotations cannot be read, in words."""
+    unreadable: bool = False
+    """Whether one of these is what it has on the default network."""
     announced: str = ""
     """Id of the first announcement that it has."""
 
@@ -86,27 +88,31 @@ def read_pod(pod: NetworkPodView) -> PodFacts:
         problems.append(str(error))
         metadata = msgspec.structs.replace(pod.metadata, labels={**pod.metadata.labels, LAUNCHER_LABEL: ""})
         pod = msgspec.structs.replace(pod, metadata=metadata)  # nobody's copy, but a pod with addresses
-    if POD_NETWORKS in annotations:
-        problems += _unreadable(annotations[POD_NETWORKS])
-    announced = annotations.get(ANNOUNCEMENTS, "")
-    return PodFacts(copy=read_copy(pod), problems=tuple(problems), announced=_first_id(announced))
+    unreadable = find_unreadable(annotations.get(POD_NETWORKS))
+    problems += [f"{POD_NETWORKS}, network {network[:80]}: {why}" for network, why in unreadable.items()]
+    return PodFacts(
+        copy=read_copy(pod),
+        problems=tuple(problems),
+        unreadable=DEFAULT_NETWORK in unreadable,
+        announced=_first_id(annotations.get(ANNOUNCEMENTS, "")),
+    )
 
 
-def _unreadable(text: str) -> list[str]:
-    """What is wrong with entries of a network annotation."""
-    problems = []
+def find_unreadable(text: str | None) -> dict[str, str]:
+    """Networks of a network annotation whose entries cannot be read → why; of one that is no JSON the default one."""
+    found: dict[str, str] = {}
     try:
         entries = parse_annotation(text)
     except AnnotationNotSet:
-        return []
+        return {}
     except OutliveError as error:
-        return [f"{POD_NETWORKS}: {error}"]
+        return {DEFAULT_NETWORK: str(error)}
     for network, entry in entries.items():
         try:
             decode_entry(entry)
         except OutliveError as error:
-            problems.append(f"{POD_NETWORKS}, network {network[:80]}: {error}")
-    return problems
+            found[network] = str(error)
+    return found
 
 
 def _first_id(text: str) -> str:

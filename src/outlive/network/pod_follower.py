@@ -28,7 +28,7 @@ from outlive.network.pod_cache import PodCache, node_facts, pod_facts
 from outlive.network.pod_garbage import PodGarbage
 from outlive.network.pod_hosts import PodHosts
 from outlive.network.pod_networks import follows_default, index_attachments, networks_of
-from outlive.network.pod_reports import PodReports
+from outlive.network.pod_reports import PlanTooLarge, PodReports
 from outlive.network.pod_rows import PodZone, VmRows, VmRowsInput, make_zone, plan_vm_rows, scope_of
 from outlive.network.pod_switched import PodSwitched
 from outlive.network.ports import NeighbourTable, NorthboundDb, OvnFeatures
@@ -297,9 +297,12 @@ class PodFollower:
     async def _with_addresses(self, copies: Sequence[Copy], problems: dict[str, OutliveError]) -> list[Copy]:
         """The copies, each of this zone with its addresses on the default network as far as that can be."""
         found = list(copies)
+        unreadable = {one.copy.id for one in self.cache.pods_of(copies[0].vm) if one.unreadable} if copies else ()
         for number, copy in enumerate(copies):
             if copy.completed or copy.host_network or not follows_default(copy) or not self.zone().is_local(copy):
                 continue
+            if copy.id in unreadable:
+                continue  # which its pod was told
             try:
                 found[number] = await self.addresses.ensure(copy, found)
             except OutliveError as error:
@@ -329,7 +332,7 @@ class PodFollower:
         try:
             receipt = await self._nb.transact(scope, plan, comment=f"vm {given.vm}")
         except LimitExceeded as error:
-            problems[""] = error
+            problems[""] = PlanTooLarge(error.message, remedy=error.remedy)
             return last[0], False
         if receipt.ops:
             self._commit_s.observe(max(0.0, self._clock.monotonic() - began_s))

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from outlive.base.errors import InUse, OutliveError
+from outlive.base.errors import InUse, LimitExceeded, OutliveError
 from outlive.network.copies import Copy, VmKey
 from outlive.network.pod_facts import PodFacts
 from outlive.resources import ObjectRef
@@ -17,13 +17,20 @@ VMS_KEPT: Final = 10_000
 """VMs of which the problems that were told are remembered."""
 REASONS: Final[Mapping[str, str]] = {
     "ambiguous-migration": "AmbiguousMigration",
-    "limit": "PlanTooLarge",
+    "plan-too-large": "PlanTooLarge",
+    "limit": "NoAddressLeft",
     "address-twice": "AddressTwice",
     "tunnel-key-missing": "TunnelKeyMissing",
     "service-missing": "DnsServiceMissing",
     "join-address-missing": "JoinAddressMissing",
 }
 """Codes of errors → reasons of events; all others are ``NetworkNotProgrammed``."""
+
+
+class PlanTooLarge(LimitExceeded):
+    """More operations than one transaction has."""
+
+    code = "plan-too-large"
 
 
 class AddressTwice(InUse):
