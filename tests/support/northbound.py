@@ -105,8 +105,8 @@ def _names(table: str, row: Columns, address: str) -> bool:
     if table == ROUTES:
         prefix: Any = ip_network(row["ip_prefix"])
         wanted: Any = ip_network(address)
-        return prefix.version == wanted.version and prefix.subnet_of(wanted)
-    return table == POLICIES and row["match"].endswith(f"== {address}")
+        return bool(prefix.version == wanted.version and prefix.subnet_of(wanted))
+    return table == POLICIES and bool(row["match"].endswith(f"== {address}"))
 
 
 def check_invariants(tables: Rows) -> None:

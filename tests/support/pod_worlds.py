@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-from tests.support.northbound import NEW, MemoryNorthbound
 
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
@@ -37,7 +36,9 @@ from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.simulation.kubernetes.server import ApiServer
+from outlive.store import Store
 from outlive.store.memory import MemoryStore
+from tests.support.northbound import NEW, MemoryNorthbound
 
 NETWORKS = f"{PREFIX}/pod-networks"
 NODES = ("hv-a", "hv-b", "hv-c")
@@ -125,6 +126,7 @@ class Zone:
         self.verbs = ServerVerbs(world.server)
         self.settings = msgspec.structs.replace(settings, local_hypervisors=local)
         self.neighbours: NeighbourTable | None = None
+        self.store: Store = world.server
         self._world = world
         self._tasks: list[asyncio.Task[None]] = []
         self.followers: list[PodFollower] = []
@@ -136,9 +138,9 @@ class Zone:
         clock, random, ids = world.clock, Random(len(world.processes) + 7), world.ids
         world.processes.append(self)
         self.metrics = Metrics()
-        cache = PodCache(world.server, clock, random.fork("cache"))
+        cache = PodCache(self.store, clock, random.fork("cache"))
         follower = PodFollower(
-            world.server,
+            self.store,
             self.verbs,  # type: ignore[arg-type]
             self.events,
             Informer(world.store, VirtualNetwork, clock=clock, random=random.fork("networks")),
@@ -171,7 +173,7 @@ class PodWorld:
     def __init__(self, *, families: Iterable[int] = (4, 6), **settings: Any) -> None:
         self.clock = LoopClock()
         self.ids = SeededIds(Random(1))
-        self.server = ApiServer(self.clock, self.ids)
+        self.server = ApiServer(self.clock, SeededIds(Random(2)))
         self.store = MemoryStore(self.clock, self.ids)
         self.processes: list[Zone] = []
         self.families = tuple(families)

@@ -131,7 +131,7 @@ class PodAddresses:
             raise
         if made is not None and set(made.addresses) != set(entry.addresses):
             self._free(copy, made)
-        copy = msgspec.structs.replace(copy, networks={**copy.networks, DEFAULT_NETWORK: entry})
+        copy = with_entry(copy, entry)
         self.reserve(copy)
         return copy
 
@@ -253,6 +253,11 @@ class _Taken(Collection[str]):
 
     def __len__(self) -> int:
         return len(self._book)
+
+
+def with_entry(copy: Copy, entry: PortAddresses) -> Copy:
+    """The copy with these addresses on the default network."""
+    return msgspec.structs.replace(copy, networks={**copy.networks, DEFAULT_NETWORK: entry})
 
 
 def _addresses(copy: Copy) -> list[str]:

@@ -23,7 +23,7 @@ from outlive.base.logging import get_logger
 from outlive.network.copies import Copy, VmKey
 from outlive.network.names import DEFAULT_NETWORK
 from outlive.network.operations import Op, Rows
-from outlive.network.pod_addresses import PodAddresses
+from outlive.network.pod_addresses import PodAddresses, with_entry
 from outlive.network.pod_cache import PodCache, node_facts, pod_facts
 from outlive.network.pod_garbage import PodGarbage
 from outlive.network.pod_hosts import PodHosts
@@ -301,8 +301,11 @@ class PodFollower:
         for number, copy in enumerate(copies):
             if copy.completed or copy.host_network or not follows_default(copy) or not self.zone().is_local(copy):
                 continue
-            if copy.id in unreadable:
-                continue  # which its pod was told
+            if copy.id in unreadable:  # which its pod was told; all copies of a VM have the same
+                entry = next((one.networks[DEFAULT_NETWORK] for one in found if DEFAULT_NETWORK in one.networks), None)
+                if entry is not None:
+                    found[number] = with_entry(copy, entry)
+                continue
             try:
                 found[number] = await self.addresses.ensure(copy, found)
             except OutliveError as error:

@@ -36,7 +36,6 @@ from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import HypervisorNetwork, ZoneMode
 from outlive.runtime.decisions import Decision
 
-
 _NAMED: Final[Mapping[str, Literal["layer2", "localnet"]]] = {LAYER2: "layer2", LOCALNET: "localnet"}
 
 

@@ -34,7 +34,7 @@ def play(story: Story, **settings: object) -> None:
 
 
 def routes(zone: Zone) -> dict[str, str]:
-    return {row["ip_prefix"]: row.get("output_port", row["nexthop"]) for row in zone.nb.table(ROUTES)}
+    return {row["ip_prefix"]: str(row.get("output_port", row["nexthop"])) for row in zone.nb.table(ROUTES)}
 
 
 def test_a_vm_is_born_with_addresses_of_its_node_a_port_and_dhcp() -> None:
