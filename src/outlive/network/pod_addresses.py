@@ -60,6 +60,7 @@ class PodAddresses:
         """Address without mask → whose it is (``network.lifecycle``, macOwner)."""
         self._hosts: dict[str, tuple[str, ...]] = {}
         """Hypervisors of this zone → subnets that addresses may be allocated from."""
+        self._tracked = SubnetIndex({})
 
     def owner_of(self, address: str) -> str:
         """Whose an address of this zone is; empty: nobody's."""
@@ -77,12 +78,11 @@ class PodAddresses:
                     self._take(name_mac_owner(copy), [one for one in _addresses(copy) if one in reserved])
                 if reserved:
                     _log.info("network.reserved", subnets=fresh, addresses=len(reserved))
-            self._hosts = dict(hosts)
+            self._hosts, self._tracked = dict(hosts), SubnetIndex(hosts)
 
     def reserve(self, copy: Copy) -> None:
         """The copy's addresses of this zone are its VM's; somebody else's stay somebody else's."""
-        tracked = SubnetIndex(self._hosts)
-        self._take(name_mac_owner(copy), [one for one in _addresses(copy) if tracked.find([parse_any(one)])])
+        self._take(name_mac_owner(copy), [one for one in _addresses(copy) if self._tracked.find([parse_any(one)])])
 
     def _take(self, owner: str, addresses: Iterable[str]) -> None:
         for one in addresses:
@@ -235,7 +235,7 @@ class PodAddresses:
         """Forget everything, before it is read anew."""
         async with self._lock:
             self._book.clear()
-            self._hosts.clear()
+            self._hosts, self._tracked = {}, SubnetIndex({})
 
 
 class _Taken(Collection[str]):

@@ -5,7 +5,7 @@ A network whose plan fails is left as it is, with its problem; the others are pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -62,6 +62,17 @@ class PodZone:
     def home_of(self, addresses: Iterable[str]) -> str | None:
         """The hypervisor whose subnet has one of the addresses, with or without mask; ``None``: nobody's has."""
         return self._homes.find([parse_any(one) for one in addresses])
+
+    def around(self, copies: Iterable[Copy], addresses: Sequence[str]) -> PodZone:
+        """The same zone with only those nodes that matter to a VM: where its copies are, and where its home is."""
+        parsed = [parse_any(one) for one in addresses]
+        names = {*(one.hypervisor for one in copies), self._homes.find(parsed), self._local_homes.find(parsed)}
+        found = {name: one for name, one in self.hypervisors.items() if name in names}
+        return PodZone(self.mode, tuple(one for one in self.local if one in names), {}, found)
+
+    @cached_property
+    def _local_homes(self) -> SubnetIndex:
+        return SubnetIndex({name: self.hypervisors[name].subnets for name in self.local})
 
     @cached_property
     def _homes(self) -> SubnetIndex:
@@ -148,11 +159,13 @@ def _add(found: VmRows, network: str, decision: Decision[Any, Any], make: Any) -
 
 def _follow_input(given: VmRowsInput, rows: Rows, features: OvnFeatures) -> FollowInput:
     settings, copies = given.settings, tuple(filter(follows_default, given.copies))
+    entries = [one.networks[DEFAULT_NETWORK] for one in copies if DEFAULT_NETWORK in one.networks]
+    zone = given.zone.around(copies, [cidr for entry in entries for cidr in entry.addresses])
     serves = any(not one.completed and DEFAULT_NETWORK in one.networks for one in copies)
     return FollowInput(
-        zone_mode=given.zone.mode,
-        local_hypervisors=given.zone.local,
-        hypervisors=given.zone.hypervisors,
+        zone_mode=zone.mode,
+        local_hypervisors=zone.local,
+        hypervisors=zone.hypervisors,
         cluster_subnets=settings.cluster_subnets,
         dns_service_ips=_dns(given, ()) if serves else (),
         controller=DEFAULT_CONTROLLER,
@@ -167,11 +180,12 @@ def _follow_input(given: VmRowsInput, rows: Rows, features: OvnFeatures) -> Foll
 
 
 def _ports_input(given: VmRowsInput, network: PodNetwork, rows: Rows, features: OvnFeatures) -> PodPortsInput:
+    zone = given.zone.around(given.copies, ())
     serves = given.copies and needs_dhcp(network.topology, network.role, vm=True, migratable=False)
     return PodPortsInput(
-        zone_mode=given.zone.mode,
-        local_hypervisors=given.zone.local,
-        chassis=given.zone.chassis,
+        zone_mode=zone.mode,
+        local_hypervisors=zone.local,
+        chassis=zone.chassis,
         network=network.network,
         nad=network.nad,
         topology=network.topology,
