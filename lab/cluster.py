@@ -24,6 +24,7 @@ from lab.hosts import NET, PROJECT, STORE, Host, Switch, Volume, hosts
 from lab.kubernetes import NAMESPACE, Kubernetes
 from lab.libvirtd import ALLOWED, Libvirtd
 from lab.libvirtd import GUESTS as GUEST_GROUP
+from lab.ovn import Ovn
 from lab.processes import LabError, Process, run, until
 
 HOSTS = 3
@@ -55,9 +56,12 @@ class Lab:
         homes: Sequence[str] = (),
         on_ceph: bool = False,
         on_kubernetes: bool = False,
+        on_ovn: bool = False,
+        ovn_programs: Path | None = None,
     ) -> None:
         """``homes``: the hosts on which guests begin, in turn; none: all. ``on_ceph``: their disks are images.
-        ``on_kubernetes``: the store is an API server; a lab that has one keeps it.
+        ``on_kubernetes``: the store is an API server; a lab that has one keeps it. ``on_ovn``: hosts are chassis, and
+        there is one more, ``ch-4``, and a physical network; ``ovn_programs``: a folder with those of another version.
         """
         self.state = state.resolve()
         self.switch = Switch(self.state)
@@ -75,6 +79,9 @@ class Lab:
         if on_ceph:
             enter = partial(self.switch.inside, "ceph")
             self.ceph = Ceph(self.state / "ceph", f"{NET}.{CEPH_NUMBER}", enter)
+        self.ovn: Ovn | None = None
+        if on_ovn:
+            self.ovn = Ovn(self.state / "ovn", 1, hosts=self.hosts, bin=ovn_programs, physical=True)
         self._watchdogs = Process(self.state / "watchdogs.pid")
         self.url = f"https://{NET}.{STORE}:{STORE_PORT}"
 
@@ -137,6 +144,7 @@ class Lab:
         yield "network is there: a switch, a store and three hosts"
         with ThreadPoolExecutor() as threads:
             storage = threads.submit(self._start_storage)
+            self._start_network()
             self.start_server()
             yield f"outlive {'controller' if self.kubernetes else 'up'} listens at {self.url}"
             self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
@@ -150,10 +158,11 @@ class Lab:
         with ThreadPoolExecutor() as threads:
             list(threads.map(self._boot, self.hosts))
         yield "libvirt answers on every host"
+        self._start_network()  # now that its hosts run, they register
         until(self._all_joined, "all hosts are members of the cluster", 120, 0.2)
         self._apply(self._desired_hosts())
         yield "all hosts are members of the cluster"
-        if not self.objects("vms"):
+        if self.guests and not self.objects("vms"):
             self._apply(self._desired_guests(), "--status")
         yield f"{len(self.guests)} guests are wanted"
 
@@ -170,6 +179,8 @@ class Lab:
             self.kubernetes.stop()
         if self.ceph is not None:
             self.ceph.stop()
+        if self.ovn is not None:
+            self.ovn.stop()
         self.disk_of_store.unmount()
         self.switch.stop()
 
@@ -202,7 +213,10 @@ class Lab:
     def start_server(self) -> None:
         """Start the store and all controllers, unless they run."""
         self.switch.plug("store", STORE)
-        (self.state / "settings.yaml").write_text(json.dumps(SETTINGS))
+        settings = dict(SETTINGS)
+        if self.ovn is not None:
+            settings["network"] = {"northbound": self.ovn.nb_remote, "southbound": self.ovn.sb_remote}
+        (self.state / "settings.yaml").write_text(json.dumps(settings))
         program = str(Path(sys.executable).with_name("outlive"))
         words = ["--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
         words += ["--config", str(self.state / "settings.yaml")]
@@ -254,6 +268,7 @@ class Lab:
                 **ALLOWED,
             },
             "guard": {"socket": GUARD_SOCKET},
+            **({"network": {"driver": "ovn"}} if self.ovn is not None else {}),
         }
         (host.folder / BOARD_FILE.lstrip("/")).write_text(f"{self.controller(host).system_uuid}\n")
         if not (etc / "node.yaml").exists():
@@ -263,6 +278,13 @@ class Lab:
         commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
         host.add_service("30-guard", [program, "guard", *guard, *commands])  # which reads no wall clock
         host.add_service("40-node", [program, "node"], clock)
+
+    def _start_network(self) -> None:
+        if self.ovn is not None:
+            for host in self.hosts:
+                host.disk.mount()
+                host.make()
+            self.ovn.start()
 
     def _start_storage(self) -> None:
         if self.ceph is not None:
@@ -322,7 +344,7 @@ class Lab:
                 "options": {"cipherSuite": "3"},
             }
             spec = {"management": "node", "mode": "coordinator", "fencing": fencing}
-            made.append(_document("Hypervisor", host.name, spec))
+            made.append(document("Hypervisor", host.name, spec))
         return made
 
     def _desired_guests(self) -> list[dict[str, Any]]:
@@ -339,11 +361,12 @@ class Lab:
             path = self.state / "disks" / f"{name}.raw"
             xml = guest.definition(name, path, self.console(name), extra=GUEST, element=element)
             host = self.homes[number % len(self.homes)]
-            document = _document("VirtualMachine", name, {"definition": xml})
-            document["metadata"]["labels"] = {"outlive.dev/host": host}
-            made.append({**document, "status": {"assigned": {"hypervisor": host}, "home": host}})
+            made_vm = document("VirtualMachine", name, {"definition": xml})
+            made_vm["metadata"]["labels"] = {"outlive.dev/host": host}
+            made.append({**made_vm, "status": {"assigned": {"hypervisor": host}, "home": host}})
         return made
 
 
-def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A document of that kind."""
     return {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}

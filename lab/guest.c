@@ -3,6 +3,7 @@
  * Kernel command line: count_ms=N  a line on the console every N ms (default 200)
  *                      write_ms=N  a block on the disk every N ms (default 200)
  *                      tick_ms=N   how often it looks whether one of these is due (default 20)
+ *                      net=dhcp    ask for an address on eth0, say "address A" on the console, echo on TCP port 7
  * Console: "count N run=R up=S gap_ms=G": G is the longest time since the last line in which this process did not run.
  * Disk: a ring of BLOCKS blocks of 512 bytes, "seq=N run=R count=N up=S", each written directly and flushed. Before
  * every write the block before it is read: where another run wrote it after this one began, "FOREIGN" is said on the
@@ -160,6 +161,14 @@ int main(void)
         execve("/bin/busybox", argv, env);
         for (;;)
             pause();
+    }
+    if (strstr(cmdline, "net=dhcp") && fork() == 0) {
+        setsid();
+        dup2(console, 1), dup2(console, 2);
+        char *argv[] = {"sh", "/net.sh", NULL};
+        char *env[] = {"PATH=/bin", NULL};
+        execve("/bin/busybox", argv, env);
+        _exit(1);
     }
     int button = power_button();
     double line = now(), write_due = line, last = line, gap = 0;

@@ -24,9 +24,25 @@ DISK_BYTES = 1 << 20
 MEMORY_MIB = 96
 MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
-    *("failover", "net_failover", "virtio_net", "button", "evdev"),
+    *("failover", "net_failover", "virtio_net", "af_packet", "button", "evdev"),
 )
 """What a disk, a network and the power button need; what others need comes first."""
+NETWORK = {
+    "net.sh": """b=/bin/busybox
+$b ifconfig lo up; $b ifconfig eth0 up
+$b udhcpc -i eth0 -f -t 100 -T 1 -A 1 -s /dhcp.sh >/dev/null 2>&1 &
+exec $b nc -ll -p 7 -e $b cat
+""",
+    "dhcp.sh": """#!/bin/sh
+b=/bin/busybox
+case $1 in bound | renew)
+  $b ifconfig eth0 $ip netmask $subnet mtu ${mtu:-1500}
+  for one in $router; do $b route add $one dev eth0 2>/dev/null; $b route add default gw $one dev eth0 2>/dev/null; done
+  [ $1 = renew ] || echo "address $ip router ${router:-none} mtu ${mtu:-1500}" >/dev/ttyS0 ;;
+esac
+""",
+}
+"""What a guest with ``net=dhcp`` runs."""
 SOURCE = Path(__file__).with_name("guest.c")
 
 
@@ -50,7 +66,7 @@ def build(folder: Path | None = None) -> Guest:
     folder.mkdir(parents=True, exist_ok=True)
     made = Guest(folder / "vmlinuz", folder / "initrd.gz")
     stamp = folder / "built-from"
-    recipe = SOURCE.read_text() + repr(MODULES)
+    recipe = SOURCE.read_text() + repr(MODULES) + repr(NETWORK)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if made.kernel.exists() and made.initrd.exists() and stamp.exists() and stamp.read_text() == recipe:
@@ -99,14 +115,36 @@ def _pack(work: Path, initrd: Path) -> None:
     for number, name in enumerate(MODULES):
         for found in (work / "kernel").rglob(f"{name}.ko"):
             shutil.copy(found, root / f"mod/{number:02d}-{name}.ko")
+    for name, text in NETWORK.items():
+        (root / name).write_text(text)
+        (root / name).chmod(0o755)
     run("gcc", "-O2", "-static", "-o", str(root / "init"), str(SOURCE))
     run("strip", str(root / "init"))
     run("sh", "-c", 'cd "$1" && find . | cpio -o -H newc --quiet >"$2"', "sh", str(root), str(work / "initrd"))
     initrd.write_bytes(gzip.compress((work / "initrd").read_bytes(), 6))
 
 
+def interface(mac: str, port: str, bridge: str = "br-int") -> str:
+    """An interface on the host's Open vSwitch, whose id OVN knows. A datapath in userspace takes whole packets only."""
+    off = "csum='off' gso='off' tso4='off' tso6='off' ecn='off' ufo='off'"
+    return f"""<interface type='bridge'>
+      <mac address='{mac}'/>
+      <source bridge='{bridge}'/>
+      <virtualport type='openvswitch'><parameters interfaceid='{port}'/></virtualport>
+      <model type='virtio'/>
+      <driver name='qemu'><host {off} mrg_rxbuf='off'/><guest {off}/></driver>
+    </interface>"""
+
+
 def definition(
-    name: str, disk: Path, console: Path, *, guest: Guest | None = None, extra: str = "", element: str = ""
+    name: str,
+    disk: Path,
+    console: Path,
+    *,
+    guest: Guest | None = None,
+    extra: str = "",
+    element: str = "",
+    interfaces: str = "",
 ) -> str:
     """A domain's XML, as an operator would write it: this guest with one disk and a console log.
 
@@ -132,6 +170,7 @@ def definition(
   <features><acpi/></features>
   <devices>
     {element or file}
+    {interfaces}
     <serial type='file'><source path='{console}' append='on'/><target port='0'/></serial>
     <memballoon model='none'/>
   </devices>

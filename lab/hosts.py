@@ -45,8 +45,10 @@ ENTER = 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
 class Switch:
     """The network: one bridge, and a cable to everything that was plugged in by name and address."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, net: str = NET) -> None:
         self.state = state
+        self.net = net
+        """The first three numbers of its addresses."""
         self.prefix = "ol" + hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:6]
         self.name = f"{self.prefix}-switch"
         self.group = cgroup_root() / self.prefix
@@ -74,14 +76,25 @@ class Switch:
         """Give ``name`` a network of its own, with these addresses on the switch; the path of its namespace."""
         space = f"{self.prefix}-{name}"
         if not self._there(space):
-            run("ip", "netns", "add", space)
-            run("ip", "-n", space, "link", "set", "lo", "up")
-            run("ip", "-n", self.name, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", space)
-            run("ip", "-n", self.name, "link", "set", name, "master", "br0", "up")
+            self.make_namespace(name)
+            self.connect(name, space, "eth0")
             for number in numbers:
-                run("ip", "-n", space, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
+                run("ip", "-n", space, "addr", "add", f"{self.net}.{number}/24", "dev", "eth0")
             run("ip", "-n", space, "link", "set", "eth0", "up")
         return f"{SWITCHES}/{space}"
+
+    def make_namespace(self, name: str) -> str:
+        """Make a network namespace that is removed with the switch, without cables; its name."""
+        space = f"{self.prefix}-{name}"
+        if not self._there(space):
+            run("ip", "netns", "add", space)
+            run("ip", "-n", space, "link", "set", "lo", "up")
+        return space
+
+    def connect(self, name: str, space: str, interface: str, bridge: str = "br0") -> None:
+        """Lay a cable from a bridge of the switch to an interface of a namespace; ``name`` is the switch's end."""
+        run("ip", "-n", self.name, "link", "add", name, "type", "veth", "peer", "name", interface, "netns", space)
+        run("ip", "-n", self.name, "link", "set", name, "master", bridge, "up")
 
     def cut(self, *pairs: tuple[str, str]) -> None:
         """Drop everything from the first to the second of each pair; for both ways name both."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from outlive.drivers.libvirt.hypervisor import LibvirtHypervisor
     from outlive.drivers.machine import LinuxMachine
     from outlive.node.guard_client import GuardClient
-    from outlive.node.ports import CutPort, PowerPort, StoragePort
+    from outlive.node.ports import CutPort, NetworkPort, PowerPort, StoragePort
     from outlive.store import Store
     from outlive.store.http import HttpStore
     from outlive.store.rest import RestStore
@@ -70,9 +70,42 @@ def storage_port(config: HostConfig) -> StoragePort:
 
 
 def cut_port(config: HostConfig, store: Store, clock: Clock) -> CutPort:
-    """Who can shut a host out of disks."""
+    """Who can shut a host out of disks, and of networks."""
     address, state = config.host.addresses.get("storage", ""), Path(config.host.state_dir)
-    return cuts(config.storage, store, clock, host=config.name, address=address, state=state)
+    found = cuts(config.storage, store, clock, host=config.name, address=address, state=state)
+    found.add("port", port_cuts(config, store))
+    return found
+
+
+def port_cuts(config: HostConfig, store: Store) -> CutPort:
+    """Who can shut a host out of networks: coordinators that reach OVN's databases."""
+    from outlive.drivers.ovn.arrived_ports import ArrivedPorts
+
+    network = config.network
+    if network.driver != "ovn" or not network.northbound:
+        return ArrivedPorts()
+    from outlive.drivers.ovn.cuts import OvnCuts, host_chassis
+    from outlive.drivers.ovn.northbound import OvnNorthbound
+    from outlive.drivers.ovn.replica import set_certificates
+    from outlive.drivers.ovn.southbound import OvnSouthbound
+
+    if network.key_file:
+        set_certificates(network.key_file, network.certificate_file, network.ca_file)
+    southbound = OvnSouthbound(network.southbound)
+    return OvnCuts(OvnNorthbound(network.northbound, southbound), southbound, host_chassis(store, southbound))
+
+
+def network_port(config: HostConfig, store: Store) -> NetworkPort | None:
+    """Networks of VMs, where this host is a chassis of OVN."""
+    if config.network.driver != "ovn":
+        return None
+    try:
+        from outlive.drivers.ovn.host_network import OvnNetwork
+        from outlive.drivers.ovn.vswitch import LocalSwitch
+    except ImportError:
+        remedy = "pip install 'outlive[ovn]'"
+        raise BadInput("OVN's library is not installed", place=f"{config.file}: network", remedy=remedy) from None
+    return OvnNetwork(store, LocalSwitch(config.network.switch), config.name, float(config.network.prepare_timeout))
 
 
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
@@ -155,6 +188,7 @@ def node_ports(
         keys=cluster_keys(config, server),
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
+        network=network_port(config, store),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 

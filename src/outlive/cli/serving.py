@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.inventory.cloud_sync import InventoryCluster
+    from outlive.network.settings import NetworkSettings
     from outlive.placement.vms import VMSource
     from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
-    from outlive.roles.up import Ports, UpRole
+    from outlive.roles.up import NetworkDatabases, Ports, UpRole
     from outlive.store import Store
 
 STARTED_WITHIN_S = 120.0
@@ -394,6 +395,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         placement = SchedulerClient(settings.failover.scheduler_url, token=_scheduler_token(settings.upkeep))
         closing.push_async_callback(placement.close)
     return Ports(
+        network=await _network(settings.network, closing),
         notify=notifier_ports(settings.notify),
         computer=computer,
         source=source,
@@ -405,6 +407,30 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         nova=moves,
         offload=asyncio.to_thread,
     )
+
+
+async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> NetworkDatabases | None:
+    """OVN's databases, where they are named; the connections are made in the background."""
+    if not settings.northbound:
+        return None
+    try:
+        from outlive.drivers.ovn.northbound import OvnNorthbound
+        from outlive.drivers.ovn.replica import set_certificates
+        from outlive.drivers.ovn.southbound import OvnSouthbound
+    except ImportError:
+        remedy = "pip install 'outlive[ovn]'"
+        raise BadInput("OVN's library is not installed", place="network.northbound", remedy=remedy) from None
+    from outlive.roles.up import NetworkDatabases
+
+    if settings.key_file:
+        set_certificates(settings.key_file, settings.certificate_file, settings.ca_file)
+    probe_ms = int(1000 * settings.probe)
+    southbound = OvnSouthbound(settings.southbound, probe_ms=probe_ms)
+    northbound = OvnNorthbound(settings.northbound, southbound, probe_ms=probe_ms)
+    for one in (southbound, northbound):
+        closing.push_async_callback(one.aclose)
+        await one.start()
+    return NetworkDatabases(northbound, southbound)
 
 
 def _clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[InventoryCluster, ...]:

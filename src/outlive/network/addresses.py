@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.network.addressing import Address, Subnet, is_within, parse_any, parse_subnet
+from outlive.network.addressing import Address, Subnet, is_within, parse_any, parse_host, parse_subnet
 from outlive.network.annotation import encode_entry
 from outlive.network.copies import Copy, CopyQuestion, all_completed, find_siblings, group_by_vm, is_stale
 from outlive.network.names import DEFAULT_NETWORK, port_name
@@ -208,8 +208,8 @@ def sync_addresses(given: SyncAddressesInput) -> SyncAddressesResult:
             vms[str(vm)] = newest.hypervisor in local
             switch = index.find(find_addresses(newest, given.network))
             if switch is not None:
-                addresses = newest.networks[given.network].addresses
-                reserve.append(SwitchReservation(switch=switch, addresses=addresses))
+                hosts = map(parse_host, newest.networks[given.network].addresses)
+                reserve.append(SwitchReservation(switch=switch, addresses=tuple(map(str, hosts))))
     return SyncAddressesResult(vms=vms, ports=tuple(sorted(ports)), reserve=tuple(reserve))
 
 

@@ -88,7 +88,7 @@ def is_within(address: Address, subnets: Iterable[Subnet]) -> bool:
     return any(address in subnet for subnet in subnets)
 
 
-def first_ipv4(texts: Iterable[str]) -> IPv4Address | None:
+def find_ipv4(texts: Iterable[str]) -> IPv4Address | None:
     """The first IPv4 address among these, with or without mask."""
     return next((one for one in map(parse_any, texts) if isinstance(one, IPv4Address)), None)
 

@@ -25,7 +25,16 @@ from outlive.network.informers import BY_MAC, BY_NETWORK, BY_VM, NetworkInformer
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult
-from outlive.network.ports import Binding, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
+from outlive.network.ports import (
+    Binding,
+    Chassis,
+    NorthboundDb,
+    OvnFeatures,
+    Receipt,
+    Scope,
+    SouthboundDb,
+    chassis_name,
+)
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     PortFacts,
@@ -59,6 +68,8 @@ BOUND_LOOK_S: Final = 0.25
 """How often a binding, and the flows of a target, are looked at beside what the southbound database reports."""
 WAIT_S: Final = 30.0
 """When a port that could not be programmed is looked at again."""
+CHASSIS_S: Final = 5.0
+"""How often the chassis are read."""
 MOVES_KEPT: Final = 10_000
 """Migrations of which is remembered what was committed for them."""
 _replace = msgspec.structs.replace
@@ -104,6 +115,8 @@ class NetworkController:
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
         self._switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self._chassis: dict[str, Chassis] = {}
+        self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
         self._vm_of_port: dict[str, str] = {}
         self._seen_s: dict[str, float] = {}
@@ -237,7 +250,9 @@ class NetworkController:
                 problems[port.name] = found
             elif found is not None:
                 planned[port.name] = found
-        receipt = await self._commit(name, place, planned, queue)
+        receipt, foreign = await self._commit(name, place, planned, queue)
+        for port_name in [one for one, own in planned.items() if own.interface in foreign]:
+            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         for port_name, problem in problems.items():
             await self._writer.write_port(port_name, _not_programmed(problem))
@@ -271,9 +286,12 @@ class NetworkController:
 
     # Rows
 
-    async def _commit(self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str) -> Receipt:
-        """Plan the VM's rows and commit what differs."""
+    async def _commit(
+        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
+    ) -> tuple[Receipt, tuple[str, ...]]:
+        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
         hosts = [one for one in (place.host, place.target) if one]
+        await self._read_chassis()
         chassis = {one: self._chassis_of(one) for one in hosts}
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
@@ -319,11 +337,20 @@ class NetworkController:
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
-        return receipt
+        return receipt, used[0][1].foreign
+
+    async def _read_chassis(self) -> None:
+        """Learn which chassis there are, now and then: hosts are found by their names there."""
+        now_s = self._clock.monotonic()
+        if now_s - self._chassis_read_s >= CHASSIS_S:
+            self._chassis_read_s = now_s
+            self._chassis = {one.name: one for one in await self._sb.chassis()}
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        return found.spec.chassis if found is not None and found.spec.chassis else host
+        if found is not None and found.spec.chassis:
+            return found.spec.chassis
+        return host if host in self._chassis else chassis_name(host, self._chassis.values())
 
     # What is reported
 

@@ -11,6 +11,7 @@ from outlive.network.announce import PREFIX_OPTION
 from outlive.network.copies import ALLOWED, LIFECYCLE, MIGRATABLE
 from outlive.network.dhcp import DHCP_COMPOSE, DHCP_DELETE, DHCP_ENSURE, DNS_SERVICE, NEEDS_DHCP
 from outlive.network.follow import FOLLOW
+from outlive.network.follow_switch import FOLLOW_SWITCH
 from outlive.network.gap import GAP
 from outlive.network.garbage import ORPHAN, SWEEP
 from outlive.network.gateway import ARP_PROXY, GATEWAY_ADVERTISEMENTS, GATEWAY_GARPS, MAC, ROUTER_PORT
@@ -63,5 +64,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     TOPOLOGY,
     POD_PORTS,
     POD_ANNOUNCEMENTS,
+    FOLLOW_SWITCH,
 )
 """All of them."""

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.base.errors import BadInput
-from outlive.network.addressing import HostAddress, first_ipv4, parse_address, parse_host
+from outlive.network.addressing import HostAddress, find_ipv4, parse_address, parse_host
 from outlive.network.copies import VmKey, VmNameMissing
 from outlive.network.names import (
     CIDR_KEY,
@@ -229,7 +229,7 @@ def choose_router(topology: str, gateways: Iterable[str], dhcp_router: DhcpRoute
     """
     if topology == ROUTED and dhcp_router == "link-local":
         return PROXY_IPV4
-    gateway = first_ipv4(gateways)
+    gateway = find_ipv4(gateways)
     return str(gateway) if gateway is not None else ""
 
 

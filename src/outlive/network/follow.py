@@ -17,13 +17,10 @@ from outlive.network.dhcp import DhcpPortInput, DhcpRouter, delete_dhcp, plan_dh
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
     DEFAULT_NETWORK,
-    NAD_KEY,
     ROUTED,
-    TOPOLOGY_KEY,
     port_name,
 )
-from outlive.network.operations import PORTS, Columns, Draft, Op, Rows, delete, upsert
-from outlive.network.owners import external_ids, vm_keys
+from outlive.network.operations import PORTS, Op, Rows, RowsDraft
 from outlive.network.routes import (
     ClusterSubnet,
     HypervisorNetwork,
@@ -35,7 +32,7 @@ from outlive.network.routes import (
     plan_local,
     plan_remote,
 )
-from outlive.network.switch_ports import PortRowInput, address_text, describe_port, keep_interface_version
+from outlive.network.switch_ports import PortRowInput, address_text, delete_ports, describe_port, ensure_port
 from outlive.runtime.decisions import Decision
 
 
@@ -93,8 +90,10 @@ def follow_vm(given: FollowInput) -> FollowResult:
     local = [copy for copy in living if zone.is_local(copy.hypervisor) and not copy.host_network]
     has_left = place is not None and not zone.is_local(place.hypervisor) and not copies[-1].completed
 
-    draft, why = Draft(given.rows), list[str]()
-    _delete_ports(draft, given, keep={port_name(copy.namespace, copy.name, given.network) for copy in local}, why=why)
+    draft, why = RowsDraft(given.rows), list[str]()
+    kept = {port_name(copy.namespace, copy.name, given.network) for copy in local}
+    for name in delete_ports(draft, given.vm, given.network, keep=kept):
+        why.append(f"port {name} is deleted: no copy of {given.vm} that lives here has it")
     for copy in local:
         entry = copy.networks.get(given.network)
         if entry is None:
@@ -131,12 +130,19 @@ def _zone(given: FollowInput) -> NetworkZone:
 def _find_place(given: FollowInput, living: Sequence[Copy]) -> Place | None:
     """Where the VM's traffic goes; ``None`` while its newest copy is not ready."""
     newest = living[-1] if living else None
-    if newest is None or newest.hypervisor is None or not is_ready(newest, living[:-1]):
+    if newest is None or newest.hypervisor is None or not _can_serve(given, newest):
         return None
-    entry = newest.networks.get(given.network)
-    if entry is None or not entry.addresses:
-        return None
-    return Place(vm=given.vm, hypervisor=newest.hypervisor, addresses=host_addresses(entry.addresses))
+    return Place(
+        vm=given.vm,
+        hypervisor=newest.hypervisor,
+        addresses=host_addresses(newest.networks[given.network].addresses),
+    )
+
+
+def _can_serve(given: FollowInput, copy: Copy) -> bool:
+    """True if the VM is active in the copy, and its addresses there are known. Newer copies do not matter."""
+    entry = copy.networks.get(given.network)
+    return copy.hypervisor is not None and entry is not None and bool(entry.addresses) and is_ready(copy, ())
 
 
 def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
@@ -145,53 +151,34 @@ def _is_left(given: FollowInput, copy: Copy, living: Sequence[Copy]) -> bool:
     Of two that were created in the same second, only a ready time says which one took over.
     """
     newer = living[living.index(copy) + 1 :]
-    return any(
-        (bool(other.ready_at) or is_newer(other, copy)) and given.network in other.networks and is_ready(other, ())
-        for other in newer
-    )
+    return any((bool(other.ready_at) or is_newer(other, copy)) and _can_serve(given, other) for other in newer)
 
 
-def _delete_ports(draft: Draft, given: FollowInput, *, keep: set[str], why: list[str]) -> None:
-    """Delete the VM's ports of this network but those to keep."""
-    for row in draft.table(PORTS):
-        ids, name = external_ids(row), row.get("name")
-        is_of_network = ids.get(NAD_KEY, DEFAULT_NETWORK) == given.network and ids.get(TOPOLOGY_KEY, ROUTED) == ROUTED
-        is_of_vm = all(ids.get(key) == value for key, value in vm_keys(given.vm).items())
-        if is_of_vm and is_of_network and name and name not in keep:
-            why.append(f"port {name} is deleted: no copy of {given.vm} that runs here has it")
-            draft.add(delete(PORTS, {"name": name}))
-
-
-def _ensure_port(draft: Draft, given: FollowInput, copy: Copy, entry: PortAddresses, *, is_left: bool) -> None:
-    name = port_name(copy.namespace, copy.name, given.network)
-    current: Columns | None = next(iter(draft.find(PORTS, {"name": name})), None)
-    hypervisor = copy.hypervisor or ""
+def _ensure_port(draft: RowsDraft, given: FollowInput, copy: Copy, entry: PortAddresses, *, is_left: bool) -> None:
+    """Make the port of a local copy. One that was disabled when the VM left is enabled by name when it comes back."""
+    name, hypervisor = port_name(copy.namespace, copy.name, given.network), copy.hypervisor or ""
     known = given.hypervisors.get(hypervisor)
-    port = describe_port(
-        PortRowInput(
-            topology=ROUTED,
-            interconnect=given.zone_mode == "interconnect",
-            local=True,
-            copy=copy.id,
-            chassis=(known.chassis if known is not None else None) or hypervisor,
-            network=given.network,
-            namespace=copy.namespace,
-        )
+    text = address_text(entry.mac, entry.addresses)
+    was_disabled = any(row.get("enabled") is False for row in draft.find(PORTS, {"name": name}))
+    ensure_port(
+        draft,
+        given.vm,
+        name=name,
+        switch=hypervisor,
+        row=describe_port(
+            PortRowInput(
+                topology=ROUTED,
+                local=True,
+                copy=copy.id,
+                chassis=(known.chassis if known is not None else None) or hypervisor,
+                network=given.network,
+                namespace=copy.namespace,
+            )
+        ),
+        addresses=[] if is_left else [text],
+        port_security=[text] if given.port_security else [],
+        enabled=False if is_left else True if was_disabled else None,
     )
-    port = keep_interface_version(port, current)
-    text = [address_text(entry.mac, entry.addresses)]
-    patch: Columns = {
-        "name": name,
-        "switch": hypervisor,
-        "type": port.type or None,
-        "addresses": [] if is_left else text,
-        "port_security": text if given.port_security else [],
-        "options": port.options,
-        "external_ids": {**port.external_ids, **vm_keys(given.vm)},
-    }
-    if is_left or (current is not None and current.get("enabled") is False):
-        patch["enabled"] = not is_left
-    draft.add(upsert(PORTS, {"name": name}, patch))
 
 
 def _plan_dhcp(given: FollowInput, copy: Copy, entry: PortAddresses, rows: Rows) -> tuple[Op, ...]:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from outlive.network.names import DEFAULT_CONTROLLER, LOCAL, OWNER_KEY, ZONE_KEY
-from outlive.network.operations import DHCP, POLICIES, ROUTES, Draft, Rows, RowsChange
+from outlive.network.operations import DHCP, POLICIES, ROUTES, Rows, RowsChange, RowsDraft
 from outlive.network.owners import delete_rows, external_ids, is_on_cluster_router, vm_in
 from outlive.runtime.decisions import Decision
 
@@ -59,7 +59,7 @@ class SweepInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def sweep(given: SweepInput) -> RowsChange:
     """Delete all routes, policies and DHCP rows that are orphans."""
-    draft = Draft(given.rows)
+    draft = RowsDraft(given.rows)
     for table in (ROUTES, POLICIES, DHCP):
         orphans = [
             row

@@ -37,8 +37,8 @@ LEASE_S: Final = 3500
 POLICY_PRIORITY: Final = 10
 """Below every rule for traffic inside the cluster, which stays as it is."""
 
-OWN_NAMESPACE: Final = "outlive"
-"""Of VMs of our own hosts, which have no namespace."""
+OWN_NAMESPACE: Final = "outlive.dev"
+"""Of VMs of our own hosts, which have no namespace; no namespace of Kubernetes has a dot."""
 OWN_CONTROLLER: Final = "outlive-network-controller"
 """Owner of rows for VMs and networks of our own hosts."""
 INTERFACE_KEY: Final = "outlive.dev/interface"

@@ -5,9 +5,9 @@ Decisions answer operations, drivers carry them out, ``apply`` says what becomes
 emptied, and of maps (``options``, ``external_ids``) single keys; all else stays as it is. Further rows that it finds
 are duplicates and go. Where it finds none, a row is made of the patch.
 
-Rows are dictionaries of OVN's columns, without those that are empty or not set. A port names its switch in ``switch``
-and its DHCP rows by their id; a router's port, route or policy names its router in ``router`` unless that is the
-cluster's.
+Rows are dictionaries of OVN's columns, without those that are empty or not set; an empty text is empty, and the order
+of a list means nothing. A port names its switch in ``switch`` and its DHCP rows by their id; a router's port, route or
+policy names its router in ``router`` unless that is the cluster's.
 """
 
 from __future__ import annotations
@@ -104,23 +104,41 @@ def _flatten(columns: Columns) -> list[tuple[_Place, Any]]:
         if isinstance(value, dict):
             flat += [((name, key), one) for key, one in value.items()]
         else:
-            flat.append(((name, None), tuple(value) if isinstance(value, list) else value))
+            flat.append(((name, None), _comparable(value)))
     return sorted(flat, key=lambda one: (one[0][0], one[0][1] or ""))
 
 
 def _value(row: Columns, place: _Place) -> Any:
     name, key = place
     value = row.get(name)
-    if key is not None:
-        return value.get(key) if isinstance(value, dict) else None
+    if key is None:
+        return _comparable(value)
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value or None
+    if is_empty(value):
+        return None
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(sorted(value)) if isinstance(value, list | tuple) else value
 
 
 def is_empty(value: Any) -> bool:
     """True for what a row leaves out: nothing, an empty text, an empty list or map. False and 0 are values."""
     return value is None or (isinstance(value, str | list | tuple | dict) and not value)
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """True if a column with these values is the same: all that is empty is, and lists in another order are."""
+    return bool(_comparable(value) == _comparable(other))
+
+
+def is_same_row(row: Columns, other: Columns) -> bool:
+    """True if all columns are the same."""
+    return row is other or all(is_same(row.get(name), other.get(name)) for name in {*row, *other})
 
 
 def without_empty(rows: Rows) -> Rows:
@@ -169,7 +187,7 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
     return after
 
 
-class Draft:
+class RowsDraft:
     """Rows while a plan is being made, and the operations that changed them so far."""
 
     def __init__(self, rows: Rows) -> None:
@@ -187,18 +205,22 @@ class Draft:
     def add(self, *ops: Op) -> None:
         """Carry out these operations; those that change nothing are dropped."""
         for op in ops:
-            after = apply(self.rows, (op,))
-            if after.get(op.table, []) != self.table(op.table):
+            before, after = self.table(op.table), apply(self.rows, (op,))
+            found = after.get(op.table, [])
+            if len(before) != len(found) or not all(map(is_same_row, before, found)):
                 self.rows = after
                 self.ops.append(op)
 
     def replace(self, table: str, where: Columns | Sequence[Columns], row: Columns) -> None:
-        """Make the row that is found this one: of maps that ``row`` names, keys that it lacks go too."""
+        """Make the row that is found this one: of maps that ``row`` names, keys that it lacks go too.
+
+        The patch names the keys of all rows that are found, whichever of them a driver keeps.
+        """
         patch = dict(row)
-        for found in self.find(table, where)[:1]:
-            for name, value in row.items():
-                if isinstance(value, dict):
-                    patch[name] = {**dict.fromkeys(found.get(name, {})), **value}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                keys = {key for found in self.find(table, where) for key in found.get(name, {})}
+                patch[name] = {**dict.fromkeys(sorted(keys)), **value}
         self.add(upsert(table, where, patch))
 
     def change(self) -> RowsChange:
@@ -213,7 +235,7 @@ def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:
 
 def change_rows(rows: Rows, ops: Iterable[Op]) -> RowsChange:
     """Those of the operations that change something, and the tables after them."""
-    draft = Draft(rows)
+    draft = RowsDraft(rows)
     draft.add(*ops)
     return draft.change()
 

@@ -38,9 +38,9 @@ from outlive.network.names import (
     router_port,
     switch_name,
 )
-from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Draft, Op, Rows, delete
+from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Op, Rows, RowsDraft, delete
 from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
-from outlive.network.routes import BY_DESTINATION, HypervisorNetwork, is_home_of
+from outlive.network.routes import BY_DESTINATION, is_home_of
 from outlive.network.switch_ports import address_text
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.decisions import Decision
@@ -100,6 +100,8 @@ class OwnVmResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For one transaction; only those that change something."""
     rows: Rows
     """The tables after them, all of them."""
+    foreign: tuple[str, ...] = ()
+    """Interfaces whose logical port somebody else has made: it stays as it is, and they have none."""
     why: tuple[str, ...]
     """What holds for this VM, in words."""
 
@@ -110,7 +112,9 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
     for port in given.ports:
         plan.add(port)
     plan.delete_others()
-    return OwnVmResult(ops=tuple(plan.draft.ops), rows=plan.draft.rows, why=tuple(plan.why))
+    return OwnVmResult(
+        ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=tuple(plan.foreign), why=tuple(plan.why)
+    )
 
 
 def isolated_hosts(row: Columns) -> dict[str, int]:
@@ -133,8 +137,9 @@ class _Plan:
     def __init__(self, given: OwnVmInput) -> None:
         self.given = given
         self.vm = VmKey(OWN_NAMESPACE, given.vm)
-        self.draft = Draft(given.rows)
+        self.draft = RowsDraft(given.rows)
         self.why: list[str] = []
+        self.foreign: dict[str, None] = {}
         places = (given.host, given.target if given.target != given.host else None)
         self.places = [place for place in places if place]
         self._ports: set[str] = set()
@@ -162,6 +167,10 @@ class _Plan:
                 },
             }
             known = next(iter(self.draft.find(PORTS, {"name": name})), {})
+            if known and not self._owns(known):
+                self.foreign[port.interface] = None
+                self.why.append(f"port {name} belongs to somebody else")
+                continue
             row |= self._shared(port, known, text) if port.mode == "shared" else self._twin(port, known, text, place)
             row["external_ids"] |= {key: value for key, value in external_ids(known).items() if _is_mark(key)}
             self.draft.replace(PORTS, {"name": name}, _keeping_options(row, known))
@@ -223,8 +232,7 @@ class _Plan:
     def _add_routes(self, port: OwnPort) -> None:
         """At home none is needed; elsewhere the router sends what is for the VM to the switch of its place."""
         place, network = self.places[0], port.network
-        hosts = {name: HypervisorNetwork(subnets=subnets) for name, subnets in network.host_subnets.items()}
-        if is_home_of(hosts, place, port.addresses):
+        if is_home_of(network.host_subnets, place, port.addresses):
             self.why.append(f"{self.given.vm} is at home on {place}: it needs no routes on {network.name}")
             return
         for cidr in port.addresses:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -37,6 +37,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Logical switch ports by name."""
     addresses: tuple[str, ...] = ()
     """Without mask: routes to them and policies that match them; of cidrs, routes of exactly that prefix or within."""
+    names: tuple[str, ...] = ()
+    """Logical switches, routers and router ports."""
+    isolated: bool = False
+    """Ports that some host is isolated from (``ISOLATED_KEY``)."""
     networks: tuple[str, ...] = ()
     """Switches, routers and their ports that carry the key of one of these networks, and the cluster router."""
 
@@ -47,7 +51,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[Op, ...] = ()
     """What was changed; empty: all rows were right."""
     nb_cfg: int = 0
-    """The number that southbound and chassis repeat once they have it; 0 where nothing was changed."""
+    """The number that southbound and chassis repeat once they have it; where nothing was changed that of the last
+    change, and 0 where it was not to be numbered."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,14 @@ class Chassis(msgspec.Struct, frozen=True, kw_only=True):
     encap_ip: str = ""
 
 
+def chassis_name(host: str, known: Iterable[Chassis]) -> str:
+    """The chassis of a host whose record names none: of its name, else of its host name; else the host's name."""
+    found = list(known)
+    if any(one.name == host for one in found):
+        return host
+    return next((one.name for one in found if host in (one.hostname, one.hostname.partition(".")[0])), host)
+
+
 Plan = Callable[[Rows, OvnFeatures], Sequence[Op]]
 """From rows to operations. Pure: a driver calls it again where somebody else changed the rows meanwhile."""
 
@@ -102,12 +115,17 @@ class NorthboundDb(Protocol):
         """The rows of a scope, as they are now; copies."""
         ...
 
-    async def transact(self, scope: Scope, plan: Plan, *, comment: str) -> Receipt:
+    async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """Read the scope, plan, and commit all operations or none.
 
         The commit holds only if what the operations touch is as it was read; else everything is done again, a few
-        times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations.
+        times. ``LimitExceeded`` for more than ``operations.LIMIT`` operations. ``numbered=False``: nobody waits until
+        it is ``applied``, which spares every chassis a report.
         """
+        ...
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """Raise the number that chassis repeat, without another change."""
         ...
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:

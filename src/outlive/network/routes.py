@@ -12,15 +12,17 @@ share the flows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import Subnet, is_within, parse_any, parse_subnet
+from outlive.network.addresses import SubnetIndex
+from outlive.network.addressing import Subnet, parse_any, parse_subnet
 from outlive.network.copies import VmKey
 from outlive.network.names import LOCAL, POLICY_PRIORITY, REMOTE, ZONE_KEY, router_port
-from outlive.network.operations import POLICIES, ROUTES, Columns, Draft, Rows, RowsChange
+from outlive.network.operations import POLICIES, ROUTES, Columns, Rows, RowsChange, RowsDraft
 from outlive.network.owners import delete_rows, is_of_vm, is_on_cluster_router, vm_keys
 from outlive.runtime.decisions import Decision
 
@@ -30,6 +32,8 @@ BY_DESTINATION: Final = "dst-ip"
 BY_SOURCE: Final = "src-ip"
 _HOST_PREFIX: Final = {4: 24, 6: 64}
 """Prefix lengths of hypervisors where the cluster does not say."""
+_INDEXES_LIMIT: Final = 1000
+"""Zones, and hypervisors of other zones, whose subnets are remembered."""
 
 
 class JoinAddressMissing(BadInput):
@@ -82,9 +86,8 @@ class NetworkZone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
         Of this zone's switches it must be the first that has one, so that subnets that overlap have one home.
         """
-        if not self.is_local(hypervisor):
-            return _contains(self.network_of(hypervisor).subnets, addresses)
-        return is_home_of({name: self.network_of(name) for name in self.local}, hypervisor, addresses)
+        names = self.local if self.is_local(hypervisor) else (hypervisor,)
+        return is_home_of({name: self.network_of(name).subnets for name in names}, hypervisor, addresses)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,24 +109,24 @@ def address_of_family(addresses: Iterable[str], version: int) -> str | None:
     return next((str(one) for one in map(parse_any, addresses) if one.version == version), None)
 
 
-def is_home_of(hypervisors: Mapping[str, HypervisorNetwork], hypervisor: str, addresses: Sequence[str]) -> bool:
+def is_home_of(subnets: Mapping[str, tuple[str, ...]], hypervisor: str, addresses: Sequence[str]) -> bool:
     """True if the hypervisor is the first of these whose switch has one of the addresses."""
-    homes = (name for name, network in hypervisors.items() if _contains(network.subnets, addresses))
-    return next(homes, None) == hypervisor
+    return _index(tuple(subnets.items())).find(map(parse_any, addresses)) == hypervisor
 
 
-def _contains(subnets: Iterable[str], addresses: Sequence[str]) -> bool:
-    networks = [parse_subnet(one) for one in subnets]
-    return any(is_within(parse_any(one), networks) for one in addresses)
+@lru_cache(maxsize=_INDEXES_LIMIT)
+def _index(subnets: tuple[tuple[str, tuple[str, ...]], ...]) -> SubnetIndex:
+    """The index of these switches: one zone has the same for all its VMs."""
+    return SubnetIndex(dict(subnets))
 
 
-def delete_routing(draft: Draft, vm: VmKey, zone: str | None = None) -> None:
+def delete_routing(draft: RowsDraft, vm: VmKey, zone: str | None = None) -> None:
     """Delete the VM's routes and policies; with ``zone``, only those that are marked so."""
     for table in (ROUTES, POLICIES):
         draft.add(*delete_rows(table, [row for row in draft.table(table) if is_of_vm(row, vm, zone)]))
 
 
-def plan_local(draft: Draft, zone: NetworkZone, place: Place) -> str:
+def plan_local(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
     """Routes for a VM on a hypervisor of this zone. Answers the rule, in words."""
     if zone.is_home(place.hypervisor, place.addresses):
         delete_routing(draft, place.vm)
@@ -139,7 +142,7 @@ def plan_local(draft: Draft, zone: NetworkZone, place: Place) -> str:
     return f"{place.vm} is away from home on {place.hypervisor}: routes lead to its switch"
 
 
-def plan_remote(draft: Draft, zone: NetworkZone, place: Place) -> str:
+def plan_remote(draft: RowsDraft, zone: NetworkZone, place: Place) -> str:
     """Routes for a VM on a hypervisor of another zone. Answers the rule, in words."""
     if zone.is_home(place.hypervisor, place.addresses):
         delete_routing(draft, place.vm)
@@ -155,7 +158,9 @@ def plan_remote(draft: Draft, zone: NetworkZone, place: Place) -> str:
     return f"{place.vm} is away from home on {place.hypervisor} in another zone: routes lead to that zone"
 
 
-def _ensure_route(draft: Draft, vm: VmKey, zone: str, address: str, *, next_hop: str, output_port: str | None) -> None:
+def _ensure_route(
+    draft: RowsDraft, vm: VmKey, zone: str, address: str, *, next_hop: str, output_port: str | None
+) -> None:
     draft.replace(
         ROUTES,
         {"ip_prefix": address, "policy": BY_DESTINATION, "router": None},
@@ -169,7 +174,7 @@ def _ensure_route(draft: Draft, vm: VmKey, zone: str, address: str, *, next_hop:
     )
 
 
-def _ensure_policy(draft: Draft, place: Place, address: str, gateway: Sequence[str]) -> None:
+def _ensure_policy(draft: RowsDraft, place: Place, address: str, gateway: Sequence[str]) -> None:
     version = parse_any(address).version
     next_hop = address_of_family(gateway, version)
     if next_hop is None:
@@ -182,7 +187,9 @@ def _ensure_policy(draft: Draft, place: Place, address: str, gateway: Sequence[s
     )
 
 
-def ensure_catch_all(draft: Draft, hypervisor: str, subnets: Sequence[ClusterSubnet], gateway: Sequence[str]) -> None:
+def ensure_catch_all(
+    draft: RowsDraft, hypervisor: str, subnets: Sequence[ClusterSubnet], gateway: Sequence[str]
+) -> None:
     """Send all that comes from the cluster's addresses to the gateway router of the hypervisor.
 
     The routes belong to no VM and stay when VMs go. ``JoinAddressMissing`` before anything is written.
@@ -240,7 +247,7 @@ class CatchAllInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def plan_catch_all(given: CatchAllInput) -> RowsChange:
     """The routes by which a zone's VMs get out, as ``ensure_catch_all`` makes them."""
-    draft = Draft(given.rows)
+    draft = RowsDraft(given.rows)
     ensure_catch_all(draft, given.hypervisor, given.cluster_subnets, given.gateway_router)
     return draft.change()
 

@@ -43,3 +43,11 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """Neighbours of a routed VM that are told, and of which it is told, after a move."""
     pods: PodNetworkSettings = PodNetworkSettings()
     """VMs that are pods of a Kubernetes cluster, such as KubeVirt's."""
+
+    def __post_init__(self) -> None:
+        if bool(self.northbound) != bool(self.southbound):
+            raise ValueError("northbound and southbound are named together")
+        if self.probe <= 0:
+            raise ValueError(f"probe {self.probe} must be more than 0")
+        if self.gc_period <= 0:
+            raise ValueError(f"gcPeriod {self.gc_period} must be more than 0")

@@ -7,21 +7,25 @@ other port (docs/reference/network-decisions.md#ports).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.network.addressing import parse_any, parse_mac
+from outlive.network.copies import VmKey
 from outlive.network.names import DEFAULT_NETWORK, LAYER2, NAD_KEY, NETWORK_KEY, TOPOLOGY_KEY
-from outlive.network.operations import Columns
+from outlive.network.operations import PORTS, Columns, RowsDraft, delete, upsert
+from outlive.network.owners import external_ids, vm_keys
 from outlive.network.status import MigrationState
 from outlive.runtime.decisions import Decision
 
 REMOTE_PORT: Final = "remote"
 """The type of a port of another zone."""
 Transport = Literal["overlay", "evpn"]
+_INTERFACE_VERSION: Final = "iface-id-ver"
+"""Option of a port: which copy's interface may be bound to it."""
 
 
 class TunnelKeyMissing(BadInput):
@@ -162,7 +166,7 @@ class PortRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_port(given: PortRowInput) -> PortRow:
     """The columns of a copy's port. ``TunnelKeyMissing`` for a layer2 network of several zones."""
-    options = {"iface-id-ver": given.copy}
+    options = {_INTERFACE_VERSION: given.copy}
     if given.chassis:
         options["requested-chassis"] = given.chassis
     is_joined = given.topology == LAYER2 and given.interconnect
@@ -179,15 +183,48 @@ def describe_port(given: PortRowInput) -> PortRow:
     return PortRow(type=REMOTE_PORT if is_joined and not given.local else "", options=options, external_ids=ids)
 
 
-def keep_interface_version(port: PortRow, current: Columns | None) -> PortRow:
-    """The same columns for a port that exists: without an interface version if it has none.
+def ensure_port(
+    draft: RowsDraft,
+    vm: VmKey,
+    *,
+    name: str,
+    switch: str,
+    row: PortRow,
+    addresses: Sequence[str],
+    port_security: Sequence[str],
+    enabled: bool | None,
+) -> None:
+    """Make the port of a copy of the VM, or make it right. ``enabled`` of ``None`` only undoes what disabled it."""
+    current: Columns | None = next(iter(draft.find(PORTS, {"name": name})), None)
+    options = row.options
+    if current is not None and not current.get("options", {}).get(_INTERFACE_VERSION):
+        # The interface has no version either then, and OVN binds only interfaces that agree with the port.
+        options = {key: value for key, value in options.items() if key != _INTERFACE_VERSION}
+    patch: Columns = {
+        "name": name,
+        "switch": switch,
+        "type": row.type or None,
+        "addresses": list(addresses),
+        "port_security": list(port_security),
+        "options": options,
+        "external_ids": {**row.external_ids, **vm_keys(vm)},
+    }
+    if enabled is not None or (current is not None and current.get("enabled") is False):
+        patch["enabled"] = enabled
+    draft.add(upsert(PORTS, {"name": name}, patch))
 
-    Its interface has none either then, and OVN binds only those that agree.
-    """
-    if current is None or current.get("options", {}).get("iface-id-ver"):
-        return port
-    options = {name: value for name, value in port.options.items() if name != "iface-id-ver"}
-    return msgspec.structs.replace(port, options=options)
+
+def delete_ports(draft: RowsDraft, vm: VmKey, nad: str, *, keep: Collection[str]) -> list[str]:
+    """Delete the VM's ports on a network but those to keep. Answers the names of those deleted."""
+    names = [
+        row["name"]
+        for row in draft.table(PORTS)
+        if vm_keys(vm).items() <= external_ids(row).items()
+        and external_ids(row).get(NAD_KEY, DEFAULT_NETWORK) == nad
+        and row.get("name", "") not in {"", *keep}
+    ]
+    draft.add(*(delete(PORTS, {"name": name}) for name in names))
+    return names
 
 
 SWITCH_PORTS: Final = Decision(

@@ -34,9 +34,9 @@ from outlive.network.operations import (
     ROUTERS,
     SWITCHES,
     Columns,
-    Draft,
     Rows,
     RowsChange,
+    RowsDraft,
     delete,
 )
 from outlive.network.owners import external_ids
@@ -73,7 +73,7 @@ class TopologyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def plan_topology(given: TopologyInput) -> RowsChange:
     """The operations that make the network's switches, routers and their ports right; those of others stay."""
-    draft = Draft(given.rows)
+    draft = RowsDraft(given.rows)
     wanted = _wanted(given)
     for table, row in wanted:
         if table is not ROUTERS:

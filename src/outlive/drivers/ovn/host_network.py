@@ -7,7 +7,7 @@ the controller may look at a chassis of the past, and the switch does not know o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,15 +19,21 @@ from outlive.resources.definitions import with_interface_ids
 from outlive.resources.networks import IN_OVN, PORTS_LIMIT, interface_id, port_mode, port_object_name
 from outlive.store import Store
 
-READ_S = 5.0
-"""How long the store, and the switch, may take to answer."""
+READ_S: Final = 5.0
+"""How long the store may take to answer."""
+INSTALLED_S: Final = 0.5
+"""How long one look waits for flows."""
 
 
 class HostSwitch(Protocol):
     """The switch of this host."""
 
-    async def installed(self, interfaces: Collection[str]) -> frozenset[str]:
-        """Those of these interface ids whose flows OVN has installed here. ``Unavailable``."""
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        ...
+
+    async def wait_installed(self, interfaces: Collection[str], limit_s: float) -> tuple[str, ...]:
+        """Wait until these interfaces have their flows here; those that have not. ``Unavailable``."""
         ...
 
 
@@ -55,6 +61,7 @@ class OvnNetwork(NetworkPort):
         self._switch = switch
         self._host = host
         self._limit_s = prepare_limit_s
+        self._connected = False
         self._announce = announce_in_background
 
     @property
@@ -92,7 +99,8 @@ class OvnNetwork(NetworkPort):
         if not ids:
             return vm
         definition = with_interface_ids(vm.spec.definition, ids)
-        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition))
+        ports = tuple(ids.get(number, defined) for number, defined in enumerate(vm.spec.ports))
+        return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition, ports=ports))
 
     async def prepare(self, vm: VirtualMachine, move: str) -> str:
         """As ``NetworkPort``."""
@@ -103,12 +111,11 @@ class OvnNetwork(NetworkPort):
                 return f"the network controller has not answered for {one.port.name} yet"
             if not report.prepared:
                 return report.message or f"{one.port.name} is not prepared yet"
-        wanted = {one.interface for one in ports}
-        try:
-            with deadline(READ_S):
-                missing = sorted(wanted - await self._switch.installed(wanted)) if wanted else []
-        except TimeoutError:
-            raise Unavailable(f"the switch of {self._host} did not answer within {READ_S:g} s") from None
+        if not self._connected:
+            self._connected = True
+            await self._switch.start()
+        wanted = [one.interface for one in ports]
+        missing = await self._switch.wait_installed(wanted, INSTALLED_S) if wanted else ()
         return f"interface {missing[0]} has no flows on {self._host} yet" if missing else ""
 
     def announce(self, vm: str) -> None:

@@ -168,7 +168,11 @@ class Cuts:
     """``CutPort`` by all who can shut a host out of something; each takes its own part."""
 
     def __init__(self, parts: Mapping[str, CutPort]) -> None:
-        self._parts = parts
+        self._parts = dict(parts)
+
+    def add(self, kind: str, part: CutPort) -> None:
+        """One more part, for disks of that kind, or for ``port``."""
+        self._parts[kind] = part
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """By each of them; the first that fails is raised after all were asked."""
@@ -221,6 +225,7 @@ class Cuts:
     def _meant(self, scope: tuple[str, ...]) -> list[CutPort]:
         volumes = [one.removeprefix("disk:") for one in scope if one.startswith("disk:")]
         kinds = {one.partition(":")[0] for one in volumes if not is_option(one)}
+        kinds |= {"port"} if any(one.startswith("port:") for one in scope) else set()
         wanted = [part for kind in sorted(kinds) if (part := driver_of(self._parts, kind)) is not None]
         return [part for part in self._parts.values() if part in wanted]
 

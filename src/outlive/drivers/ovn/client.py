@@ -1,0 +1,272 @@
+"""A thread for each database: in it the replica lives, outside is asyncio.
+
+Work is a generator that runs in the thread. It reads the replica; ``yield None`` waits until something has changed,
+``results = yield operations`` sends a transaction and waits for its results. What it returns is the answer. So a plan
+that somebody else overtook is made anew without a detour over the event loop.
+
+Work starts while the replica is complete and waits for that meanwhile, until its limit is over: ``Unavailable`` if
+nothing was sent, ``Unknown`` if a transaction was and its answer did not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+import ovs.jsonrpc
+import ovs.poller
+import ovs.timeval
+
+from outlive.base.deadline import deadline
+from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.drivers.ovn.replica import NO_TRANSACTION, NeededColumns, Replica, Reply
+
+T = TypeVar("T")
+
+Work = Generator[list[Any] | None, Any, T]
+"""See the module. What is sent back are the results of the transaction, as RFC 7047 has them."""
+
+CALL_S: Final = 5.0
+"""How long a call may take, if its caller does not say."""
+PROBE_MS: Final = 5000
+"""A server that is silent for so long is probed, and left after as long again."""
+RECHECK_MS: Final = 10_000
+"""How often a database that lacks a column is looked at again."""
+_log = get_logger("ovn")
+
+
+class _Job(Generic[T]):
+    """One work, from the call to its answer."""
+
+    def __init__(self, make: Callable[[Replica], Work[T]]) -> None:
+        self.make = make
+        self.work: Work[T] | None = None
+        self.loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[T] = self.loop.create_future()
+        self.sent = False
+        """Whether a transaction is on its way."""
+        self.dropped = False
+
+    def finish(self, value: Any, error: BaseException | None) -> None:
+        """Give the answer to the event loop, which may have ended."""
+        self.dropped = True
+
+        def deliver() -> None:
+            if self.answer.done():
+                return
+            if error is None:
+                self.answer.set_result(value)
+            else:
+                self.answer.set_exception(error)
+
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(deliver)
+
+
+class OvsdbClient:
+    """One database; see the module. ``start`` and ``aclose`` once."""
+
+    def __init__(
+        self,
+        remote: str,
+        database: str,
+        tables: Mapping[str, NeededColumns],
+        *,
+        leader_only: bool = False,
+        probe_ms: int = PROBE_MS,
+        after_batch: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.remote = remote
+        self.database = database
+        self.trouble = "it has not connected yet"
+        """Why it cannot be used now; empty: it can."""
+        self.replica = Replica(remote, database, tables, leader_only=leader_only, probe_ms=probe_ms)
+        """For the thread."""
+        self._after_batch = after_batch
+        """Called in the thread when changes were taken in and no transaction of this client is on its way.
+
+        ``False``: it is called again, because not all is there yet.
+        """
+        self._new: deque[_Job[Any]] = deque()
+        self._jobs: list[_Job[Any]] = []
+        self._ended = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._thread = threading.Thread(target=self._serve, name=f"ovsdb-{database}", daemon=True)
+        self._connection = -1
+        self._checked_ms = 0.0
+        self._batch = False
+
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """End the thread and the connection."""
+        self._ended = True
+        self._wake()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
+        if self._wake_writer >= 0:
+            os.close(self._wake_writer)
+            self._wake_writer = -1
+
+    async def run(self, make: Callable[[Replica], Work[T]], limit_s: float = CALL_S) -> T:
+        """The answer of a work."""
+        if self._ended:
+            raise Unavailable(f"the connection to {self.database} was closed")
+        job = _Job(make)
+        self._new.append(job)
+        self._wake()
+        try:
+            with deadline(limit_s):
+                return await job.answer
+        except TimeoutError:
+            if job.sent:
+                raise Unknown(
+                    f"{self.database} at {self.remote} did not answer a transaction within {limit_s:g} s",
+                    remedy="read the rows before you go on",
+                ) from None
+            raise self._unavailable(f"within {limit_s:g} s") from None
+        finally:
+            job.dropped = True
+
+    async def read(self, function: Callable[[Replica], T], limit_s: float = CALL_S) -> T:
+        """What a function of the replica returns."""
+
+        def work(replica: Replica) -> Work[T]:
+            yield from ()
+            return function(replica)
+
+        return await self.run(work, limit_s)
+
+    async def wait(self, function: Callable[[Replica], T | None], limit_s: float) -> T | None:
+        """What a function of the replica returns once it is not ``None``; ``None`` when the limit is over."""
+
+        def work(replica: Replica) -> Work[T]:
+            while (value := function(replica)) is None:
+                yield None
+            return value
+
+        try:
+            return await self.run(work, limit_s)
+        except Unavailable:
+            return None
+
+    # --- in the thread
+
+    def _unavailable(self, when: str = "") -> Unavailable:
+        why = self.trouble or "it does not answer"
+        return Unavailable(
+            f"{self.database} at {self.remote} cannot be used {when}: {why}".replace("  ", " "),
+            remedy="see whether the database's server runs and can be reached from here",
+        )
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake
+            os.write(self._wake_writer, b"x")
+
+    def _serve(self) -> None:
+        while not self._ended:
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001 - whatever the server sent, the thread goes on with a new connection
+                _log.exception("ovsdb.failed", database=self.database)
+                self.replica.last_id = NO_TRANSACTION  # all rows anew
+                self.replica.force_reconnect()
+        self.replica.close()
+        error = Unavailable(f"the connection to {self.database} was closed")
+        for job in (*self._jobs, *self._new):
+            job.finish(None, error)
+        os.close(self._wake_reader)
+
+    def _turn(self) -> None:
+        """Take in what came, go on with all work that can, and wait for more."""
+        replica = self.replica
+        changed = replica.run()
+        if replica.connection != self._connection or not replica.connected:
+            self._connection = replica.connection
+            self._lose()
+        self._batch = self._batch or changed
+        self.trouble = self._trouble()
+        if replica.complete:
+            for job in self._waiting(started=True) if changed else ():
+                self._step(job, None)
+            if self._batch and not any(job.sent for job in self._jobs):
+                self._batch = not self._after_batch()  # before the next transaction, so that every batch is told
+        while self._new:
+            self._jobs.append(self._new.popleft())
+        if replica.complete:
+            for job in self._waiting(started=False):
+                self._step(job, None)
+        self._jobs = [job for job in self._jobs if not job.dropped]
+        poller = ovs.poller.Poller()
+        replica.wait(poller)
+        poller.fd_wait(self._wake_reader, ovs.poller.POLLIN)
+        if replica.refusal:
+            poller.timer_wait(RECHECK_MS)
+        poller.block()
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_reader, 4096)
+
+    def _waiting(self, started: bool) -> list[_Job[Any]]:
+        """Work that can go on: that waits for a change, or has not started."""
+        return [job for job in self._jobs if (job.work is not None) == started and not job.sent and not job.dropped]
+
+    def _trouble(self) -> str:
+        replica = self.replica
+        if replica.refusal:
+            now = ovs.timeval.msec()
+            if now - self._checked_ms > RECHECK_MS:
+                if self._checked_ms:
+                    replica.force_reconnect()
+                self._checked_ms = now
+            return f"{replica.refusal}; a newer OVN has it"
+        self._checked_ms = 0.0
+        if not replica.connected:
+            return "there is no connection"
+        return "" if replica.complete else "its rows have not come yet"
+
+    def _lose(self) -> None:
+        """End the work whose transaction was on its way: its answer will not come."""
+        for job in self._jobs:
+            if job.sent and not job.dropped:
+                lost = Unknown(
+                    f"the connection to {self.database} at {self.remote} was lost during a transaction",
+                    remedy="read the rows before you go on",
+                )
+                job.finish(None, lost)
+
+    def _step(self, job: _Job[Any], results: Any) -> None:
+        """Let a work go on to its next wait."""
+        job.sent = False
+        try:
+            if job.work is None:
+                job.work = job.make(self.replica)
+                wanted = next(job.work)
+            else:
+                wanted = job.work.send(results)
+        except StopIteration as end:
+            job.finish(end.value, None)
+            return
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            job.finish(None, error)
+            return
+        if wanted is not None:
+            job.sent = True
+            self.replica.transact(wanted, Reply(lambda message: self._replied(job, message)))
+
+    def _replied(self, job: _Job[Any], message: Any) -> None:
+        if job.dropped:
+            return
+        if message.type == ovs.jsonrpc.Message.T_REPLY:
+            self._step(job, message.result)
+        else:
+            job.finish(None, Refused(f"{self.database} does not take a transaction: {message.error}"))

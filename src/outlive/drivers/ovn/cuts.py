@@ -1,0 +1,206 @@
+"""Network isolation by OVN: ``CutPort`` for the logical ports of VMs of our own hosts.
+
+A host that is isolated from a port is marked on the port's row, so that neither the network controller nor anybody else
+here gives the port back to it, and the port requests another chassis. What is reported as isolated has arrived:
+
+* the host's own ovn-controller says that its flows are as the row is; or
+* the host is taken off the overlay: its chassis, of which ovn-controller reports nothing any more, is removed, and
+  every other chassis says that its tunnels are as the chassis are. That is no proof for a localnet network, where a
+  host sends without a tunnel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+from outlive.base.logging import get_logger
+from outlive.drivers.ovn.arrived_ports import SCOPE, ArrivedPorts
+from outlive.network.names import (
+    INTERFACE_KEY,
+    ISOLATED_KEY,
+    LOCALNET,
+    NOBODY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+    TOPOLOGY_KEY,
+)
+from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
+from outlive.network.own_vms import isolated_hosts
+from outlive.network.owners import external_ids
+from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb, chassis_name
+from outlive.node.ports import CutReport
+from outlive.resources import Hypervisor
+from outlive.resources.networks import interface_id
+from outlive.store import Store, read
+
+PART: Final = 50
+"""Ports of one transaction: each has two rows at most."""
+OBEYS_S: Final = 2.0
+"""How long the host's own ovn-controller may take, before the host is taken off the overlay."""
+OTHERS_S: Final = 5.0
+"""How long the other chassis may take to remove their tunnels to it."""
+_log = get_logger("drivers.ovn")
+
+
+class OvnDatabase(NorthboundDb, Protocol):
+    """A northbound database to connect to."""
+
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        ...
+
+
+class OvnReadDatabase(SouthboundDb, Protocol):
+    """A southbound database to connect to."""
+
+    async def start(self) -> None:
+        """Start to connect; returns at once."""
+        ...
+
+
+class OvnCuts(ArrivedPorts):
+    """See the module. ``chassis_of``: the name of a host's chassis. Connections are made at the first use."""
+
+    def __init__(
+        self, northbound: OvnDatabase, southbound: OvnReadDatabase, chassis_of: Callable[[str], Awaitable[str]]
+    ) -> None:
+        self._nb = northbound
+        self._sb = southbound
+        self._chassis_of = chassis_of
+        self._started = False
+        self._numbers: dict[str, int] = {}
+        """Host → the change of rows, or of chassis, that has to have arrived; of this process."""
+
+    async def _databases(self) -> tuple[NorthboundDb, SouthboundDb]:
+        if not self._started:
+            self._started = True
+            await self._sb.start()
+            await self._nb.start()
+        return self._nb, self._sb
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        """As ``CutPort``."""
+        interfaces = [one.removeprefix(SCOPE) for one in scope if one.startswith(SCOPE)]
+        if not interfaces:
+            return
+        nb, sb = await self._databases()
+        chassis, receipt = await self._chassis_of(host), Receipt()
+        for start in range(0, len(interfaces), PART):
+            part = interfaces[start : start + PART]
+            names = {name for one in part for name in (one, interface_id(one, "twin", host))}
+
+            def plan(rows: Rows, features: OvnFeatures, names: frozenset[str] = frozenset(names)) -> list[Op]:
+                return plan_cut(rows, names, host=host, epoch=epoch, chassis=chassis)
+
+            receipt = await nb.transact(Scope(ports=tuple(sorted(names))), plan, comment=f"isolate {host}")
+            self._numbers[host] = max(self._numbers.get(host, 0), receipt.nb_cfg)
+        obeyed = await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)
+        if not obeyed.done and any(one.name == chassis for one in await sb.chassis()):
+            _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
+            await sb.forget_chassis(chassis)
+            others = [one.name for one in await sb.chassis() if one.name != chassis]
+            later = await nb.renumber(comment=f"{host} is off the overlay")
+            self._numbers[host] = max(self._numbers.get(host, 0), later.nb_cfg)
+            await nb.applied(later, on=others, limit_s=OTHERS_S)
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        """As ``CutPort``: ports that are marked, are bound nowhere on the host, and whose change has arrived."""
+        nb, sb = await self._databases()
+        chassis = await self._chassis_of(host)
+        marked = [row for row in await _own_ports(nb) if isolated_hosts(row).get(host, -1) >= epoch]
+        if not marked:
+            return CutReport()
+        number = self._numbers.get(host)
+        if number is None:  # another process ordered it: all that was ordered until now counts
+            number = self._numbers[host] = (await nb.renumber(comment=f"is {host} isolated")).nb_cfg
+        known = {one.name: one for one in await sb.chassis()}
+        obeys, is_off, behind = arrived(chassis, known, number)
+        scope = []
+        for row in marked:
+            binding = await sb.binding(str(row["name"]))
+            is_bound = binding is not None and chassis in (binding.chassis, *binding.additional_chassis)
+            is_local = external_ids(row).get(TOPOLOGY_KEY) == LOCALNET
+            if not is_bound and (obeys or (is_off and not is_local)):
+                scope.append(SCOPE + external_ids(row)[INTERFACE_KEY])
+        evidence = (
+            f"its ovn-controller has change {number}" if obeys else f"it is off the overlay since change {number}"
+        )
+        return CutReport(
+            scope=tuple(sorted(set(scope))) if scope else (),
+            evidence=evidence if scope else "",
+            unanswered="" if obeys or is_off else f"chassis {', '.join(behind[:3])} has not confirmed change {number}",
+        )
+
+    async def lift(self, host: str, epoch: int) -> None:
+        """As ``CutPort``; the network controller plans the ports anew."""
+        nb, _ = await self._databases()
+        names = [str(row["name"]) for row in await _own_ports(nb) if isolated_hosts(row).get(host, epoch + 1) <= epoch]
+        for start in range(0, len(names), PART):
+            part = frozenset(names[start : start + PART])
+
+            def plan(rows: Rows, features: OvnFeatures, part: frozenset[str] = part) -> list[Op]:
+                return [
+                    upsert(PORTS, {"name": row["name"]}, {"external_ids": {ISOLATED_KEY + host: None}})
+                    for row in rows.get(PORTS, [])
+                    if row["name"] in part and isolated_hosts(row).get(host, epoch + 1) <= epoch
+                ]
+
+            await nb.transact(Scope(ports=tuple(sorted(part))), plan, comment=f"let {host} in")
+        self._numbers.pop(host, None)
+
+    async def hosts(self) -> Mapping[str, int]:
+        """As ``CutPort``."""
+        nb, _ = await self._databases()
+        found: dict[str, int] = {}
+        for row in await _own_ports(nb):
+            for host, epoch in isolated_hosts(row).items():
+                found[host] = min(epoch, found.get(host, epoch))
+        return found
+
+
+def plan_cut(rows: Rows, names: frozenset[str], *, host: str, epoch: int, chassis: str) -> list[Op]:
+    """Mark the host on these ports and have them request other chassis. Pure; ports of others stay as they are."""
+    ops = []
+    for row in rows.get(PORTS, []):
+        if row.get("name") not in names or external_ids(row).get(OWNER_KEY) != OWN_CONTROLLER:
+            continue
+        through = max(epoch, isolated_hosts(row).get(host, epoch))
+        requested = [one for one in row.get("options", {}).get("requested-chassis", "").split(",") if one]
+        left = [one for one in requested if one not in (chassis, NOBODY)]
+        patch: Columns = {"external_ids": {ISOLATED_KEY + host: str(through)}}
+        patch["options"] = {"requested-chassis": ",".join(left) or NOBODY}
+        if len(left) < 2:
+            patch["options"]["activation-strategy"] = None
+        if interface_id(external_ids(row).get(INTERFACE_KEY, ""), "twin", host) == row["name"]:
+            patch |= {"enabled": False, "addresses": []}
+        ops.append(upsert(PORTS, {"name": row["name"]}, patch))
+    return ops
+
+
+def arrived(chassis: str, known: Mapping[str, Chassis], number: int) -> tuple[bool, bool, list[str]]:
+    """Whether the host's own chassis has the change; whether the host is off the overlay; and who is behind. Pure."""
+    own = known.get(chassis)
+    if own is not None:
+        return own.nb_cfg >= number, False, [chassis]
+    behind = sorted(name for name, one in known.items() if one.nb_cfg < number)
+    return False, not behind, behind
+
+
+async def _own_ports(nb: NorthboundDb) -> list[Columns]:
+    """All ports of VMs of our own hosts."""
+    rows = await nb.rows(Scope(isolated=True))
+    return [
+        row for row in rows.get(PORTS, []) if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and row.get("name")
+    ]
+
+
+def host_chassis(store: Store, southbound: SouthboundDb) -> Callable[[str], Awaitable[str]]:
+    """What says which chassis a host is."""
+
+    async def find(host: str) -> str:
+        found = await read(store, Hypervisor, host)
+        named = found.spec.chassis if found is not None else ""
+        return named or chassis_name(host, await southbound.chassis())
+
+    return find

@@ -1,0 +1,98 @@
+"""Values of OVSDB's columns: as the protocol writes them (RFC 7047), and as rows have them.
+
+Rows have text, number, truth, lists, maps of texts, and sets of uuids for references. They leave out what is empty, and
+what is zero or false where a column must have a value: that is how the server sends them, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final, Literal
+
+import msgspec
+
+EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+
+
+class ColumnType(msgspec.Struct, frozen=True):
+    """What a column has: exactly one value, at most one, several, or a map."""
+
+    form: Literal["one", "optional", "set", "map"]
+    atom: str
+    """``string``, ``integer``, ``boolean``, ``real``, ``uuid``; of a map, that of its keys."""
+
+    @property
+    def is_reference(self) -> bool:
+        """True for a set of references to other rows."""
+        return self.form == "set" and self.atom == "uuid"
+
+
+def column_type(document: Any) -> ColumnType:
+    """The type of a column, as a schema has it."""
+    if isinstance(document, str):
+        return ColumnType("one", document)
+    key = document["key"]
+    atom = str(key if isinstance(key, str) else key["type"])
+    if "value" in document:
+        return ColumnType("map", atom)
+    if document.get("max", 1) != 1:
+        return ColumnType("set", atom)
+    return ColumnType("optional" if document.get("min", 1) == 0 else "one", atom)
+
+
+def decode(kind: ColumnType, value: Any) -> Any:
+    """The value of a column as rows have it."""
+    if kind.form == "map":
+        return {_atom(key): _atom(one) for key, one in value[1]}
+    if kind.form == "one":
+        return _atom(value)
+    atoms = [_atom(one) for one in value[1]] if isinstance(value, list) and value[0] == "set" else [_atom(value)]
+    if kind.form == "optional":
+        return atoms[0] if atoms else None
+    return frozenset(atoms) if kind.is_reference else sorted(atoms)
+
+
+def apply_change(kind: ColumnType, old: Any, value: Any) -> Any:
+    """The value after a change as the server tells it: of sets and maps only what became different."""
+    if kind.form in ("one", "optional"):
+        return decode(kind, value)
+    change = decode(kind, value)
+    if kind.form == "map":
+        after = dict(old or {})
+        for key, one in change.items():
+            if after.get(key) == one:
+                del after[key]
+            else:
+                after[key] = one
+        return after
+    after_set = frozenset(old or ()) ^ frozenset(change)
+    return after_set if kind.is_reference else sorted(after_set)
+
+
+def is_empty(kind: ColumnType, value: Any) -> bool:
+    """True for a value that rows leave out."""
+    return value in EMPTY or value == frozenset() or (kind.form == "one" and not value)
+
+
+def encode(kind: ColumnType, value: Any) -> Any:
+    """The value of a column as the protocol writes it. References are uuids; ``@name``: of a row that is inserted."""
+    if kind.form == "map":
+        return ["map", [[key, one] for key, one in sorted((value or {}).items())]]
+    if kind.form == "one":
+        defaults: dict[str, Any] = {"string": "", "integer": 0, "boolean": False, "real": 0.0}
+        return defaults[kind.atom] if value is None else _encoded(kind, value)
+    if kind.form == "optional":
+        return ["set", []] if value in (None, "") else _encoded(kind, value)
+    return ["set", [_encoded(kind, one) for one in sorted(value or ())]]
+
+
+def _encoded(kind: ColumnType, value: Any) -> Any:
+    if kind.atom != "uuid":
+        return value
+    return ["named-uuid", value[1:]] if value.startswith("@") else ["uuid", value]
+
+
+def _atom(value: Any) -> Any:
+    if isinstance(value, list):
+        value = value[1]
+    return sys.intern(value) if isinstance(value, str) else value

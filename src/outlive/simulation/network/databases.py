@@ -1,0 +1,172 @@
+"""The two databases as one controller reaches them in the simulation (``network.ports``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
+from outlive.base.random import Random
+from outlive.network.changes import ChangeBatches, row_names
+from outlive.network.operations import LIMIT, Op, Rows, apply, find, is_same_row, needed
+from outlive.network.ports import Applied, Binding, Chassis, OvnFeatures, Plan, Receipt, Scope
+from outlive.network.scopes import scoped_rows
+from outlive.network.versions import ovn_features
+from outlive.simulation.network.ovn import OvnFault, SimulatedOvn
+
+TRIES: Final = 5
+POLL_S: Final = 0.01
+
+
+class SimulatedNorthbound:
+    """See the protocol."""
+
+    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random) -> None:
+        self._ovn = ovn
+        self._clock = clock
+        self._random = random
+        self._changes = ChangeBatches()
+        ovn.listeners.append(self._note)
+
+    async def rows(self, scope: Scope = Scope()) -> Rows:
+        """See the protocol."""
+        await self._travel()
+        return scoped_rows(self._ovn.rows, scope)
+
+    async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
+        """See the protocol."""
+        faults = self._ovn.faults
+        for _ in range(TRIES):
+            await self._travel()
+            read = apply(self._ovn.rows, ())
+            ops = list(plan(scoped_rows(read, scope), self.features()))
+            if len(ops) > LIMIT:
+                raise LimitExceeded(f"a plan of {len(ops)} operations is too large: {LIMIT} are the limit")
+            effective = needed(read, ops)
+            if not effective:
+                return Receipt(nb_cfg=self._ovn.nb_cfg if numbered else 0)
+            await self._travel()
+            fault = faults.transactions.pop(0) if faults.transactions else None
+            if fault == OvnFault.LOST_BEFORE:
+                raise Unknown("the connection was lost before the commit")
+            if fault == OvnFault.OVERTAKEN or _touched(read, ops) != _touched(self._ovn.rows, ops):
+                continue
+            try:
+                number = self._ovn.commit(effective, self, numbered)
+            except KeyError as error:
+                raise Refused(f"{comment!r} is refused: {error.args[0]}") from None
+            if fault == OvnFault.LOST_AFTER:
+                raise Unknown("the connection was lost after the commit")
+            return Receipt(ops=tuple(effective), nb_cfg=number if numbered else 0)
+        raise Conflict(f"others changed the rows of {comment!r} each of {TRIES} times")
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """See the protocol."""
+        await self._travel()
+        return Receipt(nb_cfg=self._ovn.commit([], self))
+
+    async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
+        """See the protocol."""
+        end = self._clock.monotonic() + limit_s
+        while True:
+            await self._travel()
+            self._ovn.catch_up()
+            reports = {one.name: one.nb_cfg for one in self._ovn.registered()}
+            behind = tuple(sorted(name for name in on if reports.get(name, -1) < receipt.nb_cfg))
+            done = not behind and not self._ovn.faults.northd_down
+            if done or receipt.nb_cfg <= 0 or self._clock.monotonic() >= end:
+                return Applied(done=done or receipt.nb_cfg <= 0, behind=behind)
+            await self._clock.sleep(POLL_S)
+
+    def features(self) -> OvnFeatures:
+        """See the protocol."""
+        return ovn_features(self._ovn.version)
+
+    def changes(self) -> AsyncIterator[frozenset[str]]:
+        """See the protocol."""
+        return self._delayed()
+
+    def healthy(self) -> str:
+        """See the protocol."""
+        return "there is no connection" if self._ovn.faults.northbound_down else ""
+
+    def reconnect(self) -> None:
+        """The connection is made anew: everything may have changed."""
+        self._changes.publish(frozenset())
+
+    async def _delayed(self) -> AsyncIterator[frozenset[str]]:
+        async for names in self._changes.read():
+            await self._clock.sleep(self._ovn.faults.event_delay_s)
+            yield names
+
+    def _note(self, before: Rows, after: Rows, writer: object) -> None:
+        if writer is None:
+            self.reconnect()
+        elif writer is not self and (names := _changed_names(before, after)):
+            self._changes.publish(names)
+
+    async def _travel(self) -> None:
+        faults = self._ovn.faults
+        await self._clock.sleep(self._random.uniform(*faults.latency_s))
+        if faults.northbound_down:
+            raise Unavailable("the northbound database does not answer")
+
+
+class SimulatedSouthbound:
+    """See the protocol."""
+
+    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random) -> None:
+        self._ovn = ovn
+        self._clock = clock
+        self._random = random
+        self._changes = ChangeBatches()
+        ovn.binding_listeners.append(lambda port: self._changes.publish(frozenset({port})))
+
+    async def binding(self, port: str) -> Binding | None:
+        """See the protocol."""
+        await self._travel()
+        return self._ovn.bindings.get(port)
+
+    async def chassis(self) -> list[Chassis]:
+        """See the protocol."""
+        await self._travel()
+        return self._ovn.registered()
+
+    async def mac_bindings(self, address: str) -> list[str]:
+        """See the protocol."""
+        await self._travel()
+        return sorted(self._ovn.learned.get(address, ()))
+
+    async def forget_chassis(self, name: str) -> None:
+        """See the protocol."""
+        await self._travel()
+        if name in self._ovn.chassis:
+            self._ovn.forget(name)
+
+    async def changes(self) -> AsyncIterator[frozenset[str]]:
+        """See the protocol."""
+        async for names in self._changes.read():
+            await self._clock.sleep(self._ovn.faults.event_delay_s)
+            yield names
+
+    async def _travel(self) -> None:
+        faults = self._ovn.faults
+        await self._clock.sleep(self._random.uniform(*faults.latency_s))
+        if faults.southbound_down:
+            raise Unavailable("the southbound database does not answer")
+
+
+def _touched(rows: Rows, ops: list[Op]) -> list[object]:
+    """What the operations find."""
+    return [find(rows.get(op.table, []), op.where) for op in ops]
+
+
+def _changed_names(before: Rows, after: Rows) -> frozenset[str]:
+    names: set[str] = set()
+    for table in {*before, *after}:
+        old, new = before.get(table, []), after.get(table, [])
+        gone = [row for row in old if not any(is_same_row(row, one) for one in new)]
+        come = [row for row in new if not any(is_same_row(row, one) for one in old)]
+        names.update(name for row in (*gone, *come) for name in row_names(table, row))
+    return frozenset(names)

@@ -1,0 +1,179 @@
+"""Rows of VMs of our own hosts: as a VM lives, moves and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlive.network.names import HOST_KEY, ISOLATED_KEY, NOBODY, OWN_CONTROLLER, OWNER_KEY, VM_KEY
+from outlive.network.operations import DHCP, PORTS, ROUTES, Rows
+from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, plan_own_vm
+from outlive.resources.networks import interface_id
+
+ID = "b3a4f0d0-0000-4000-8000-000000000002"
+MAC = "0a:58:c0:a8:28:09"
+GREEN = OwnNetwork(name="green", type="layer2", dhcp=True)
+WIRE = OwnNetwork(name="wire", type="localnet")
+BLUE = OwnNetwork(
+    name="blue",
+    type="routed",
+    dhcp=True,
+    host_subnets={"kvm-1": ("10.44.0.0/24",), "kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.2.0/24",)},
+)
+HOSTS = ("kvm-1", "kvm-2", "kvm-3")
+
+
+def port(network: OwnNetwork = GREEN, **changes: Any) -> OwnPort:
+    address = "10.44.0.9/24" if network.type == "routed" else "192.168.40.9/24"
+    mode = "twin" if network.type == "routed" else "shared"
+    facts = {"interface": ID, "network": network, "mode": mode, "mac": MAC, "addresses": (address,), **changes}
+    return OwnPort(**facts)
+
+
+def plan(
+    rows: Rows, *ports: OwnPort, host: str | None = "kvm-1", target: str | None = None, **more: Any
+) -> OwnVmResult:
+    facts = {
+        "vm": "cart",
+        "host": host,
+        "target": target,
+        "ports": ports,
+        "strategies": ("rarp",),
+        "rows": rows,
+        **more,
+    }
+    result = plan_own_vm(OwnVmInput(**facts))
+    assert plan_own_vm(OwnVmInput(**{**facts, "rows": result.rows})).ops == (), "planned again, nothing changes"
+    return result
+
+
+def ports_of(rows: Rows) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in rows.get(PORTS, [])}
+
+
+def test_a_port_is_bound_by_the_chassis_of_its_host_and_served_by_dhcp() -> None:
+    rows = plan({}, port(), chassis={"kvm-1": "ch-7"}).rows
+    (row,) = rows[PORTS]
+    assert row["name"] == ID
+    assert row["switch"] == "green_ovn_layer2_switch"
+    assert row["addresses"] == row["port_security"] == [f"{MAC} 192.168.40.9"]
+    assert row["options"] == {"requested-chassis": "ch-7"}
+    assert row["dhcpv4_options"] == rows[DHCP][0]["external_ids"]["k8s.ovn.org/id"]
+    assert row["external_ids"][OWNER_KEY] == OWN_CONTROLLER
+
+
+def test_during_a_move_both_chassis_bind_a_shared_port_and_the_target_waits_for_the_guest() -> None:
+    before = plan({}, port()).rows
+    moving = plan(before, port(), target="kvm-2").rows
+    assert ports_of(moving)[ID]["options"] == {"requested-chassis": "kvm-1,kvm-2", "activation-strategy": "rarp"}
+    after = plan(moving, port(), host="kvm-2").rows
+    assert ports_of(after)[ID]["options"] == {"requested-chassis": "kvm-2"}
+    aborted = plan(moving, port()).rows
+    assert aborted == before
+
+
+def test_an_ovn_that_binds_a_port_once_keeps_it_at_the_source_until_the_target_has_the_guest() -> None:
+    before = plan({}, port(), strategies=()).rows
+    assert plan(before, port(), target="kvm-2", strategies=()).ops == ()
+
+
+def test_twins_on_one_switch_swap_in_one_transaction() -> None:
+    twin = port(mode="twin")
+    moving = plan(plan({}, twin).rows, twin, target="kvm-2").rows
+    source, target = (ports_of(moving)[interface_id(ID, "twin", host)] for host in ("kvm-1", "kvm-2"))
+    assert (source.get("enabled"), source["addresses"]) == (None, [f"{MAC} 192.168.40.9"])
+    assert (target["enabled"], target.get("addresses"), target["port_security"]) == (
+        False,
+        None,
+        [f"{MAC} 192.168.40.9"],
+    )
+    after = ports_of(plan(moving, twin, host="kvm-2").rows)
+    assert set(after) == {interface_id(ID, "twin", "kvm-2")}
+    assert "enabled" not in after[interface_id(ID, "twin", "kvm-2")]
+
+
+def test_away_from_home_routes_lead_to_the_switch_of_the_host_and_at_home_there_are_none() -> None:
+    home = plan({}, port(BLUE)).rows
+    assert home.get(ROUTES, []) == []
+    assert home[PORTS][0]["switch"] == "blue_kvm-1"
+    moving = plan(home, port(BLUE), target="kvm-2").rows
+    assert moving.get(ROUTES, []) == []
+    away = plan(moving, port(BLUE), host="kvm-2").rows
+    (route,) = away[ROUTES]
+    assert (route["ip_prefix"], route["nexthop"], route["policy"]) == ("10.44.0.9", "10.44.0.9", "dst-ip")
+    assert route["output_port"] == "rtos-blue_kvm-2"
+    assert [row["external_ids"][HOST_KEY] for row in away[PORTS]] == ["kvm-2"]
+    third = plan(away, port(BLUE), host="kvm-3").rows
+    assert [route["output_port"] for route in third[ROUTES]] == ["rtos-blue_kvm-3"]
+    assert plan(third, port(BLUE)).rows == home
+
+
+def test_a_port_without_managed_addresses_has_its_mac_and_no_dhcp() -> None:
+    rows = plan({}, port(WIRE, addresses=())).rows
+    assert rows[PORTS][0]["addresses"] == [MAC]
+    assert rows.get(DHCP, []) == []
+
+
+def test_without_port_security_a_port_gets_what_is_for_unknown_macs() -> None:
+    row = plan({}, port(WIRE, port_security=False)).rows[PORTS][0]
+    assert row["addresses"] == [f"{MAC} 192.168.40.9", "unknown"]
+    assert "port_security" not in row
+
+
+def isolated(rows: Rows, name: str, host: str, epoch: int = 3) -> Rows:
+    changed = [
+        {**row, "external_ids": {**row["external_ids"], f"{ISOLATED_KEY}{host}": str(epoch)}}
+        if row["name"] == name
+        else row
+        for row in rows[PORTS]
+    ]
+    return {**rows, PORTS: changed}
+
+
+def test_a_host_that_is_isolated_from_a_port_does_not_bind_it_and_the_next_one_does() -> None:
+    rows = isolated(plan({}, port()).rows, ID, "kvm-1")
+    cut = plan(rows, port()).rows
+    assert ports_of(cut)[ID]["options"] == {"requested-chassis": NOBODY}
+    elsewhere = plan(cut, port(), host="kvm-2").rows
+    assert ports_of(elsewhere)[ID]["options"] == {"requested-chassis": "kvm-2"}
+    assert f"{ISOLATED_KEY}kvm-1" in ports_of(elsewhere)[ID]["external_ids"], "the mark stays until it is lifted"
+
+
+def test_a_port_that_somebody_else_made_stays_as_it_is() -> None:
+    foreign: Rows = {PORTS: [{"name": ID, "switch": "theirs", "external_ids": {"neutron": "yes"}}]}
+    result = plan(foreign, port())
+    assert result.ops == ()
+    assert result.foreign == (ID,)
+
+
+def test_rows_of_others_are_left_alone_when_a_vm_goes() -> None:
+    theirs: Rows = {
+        PORTS: [{"name": "other", "switch": "s", "external_ids": {"k8s.ovn.org/namespace": "outlive", VM_KEY: "cart"}}],
+        ROUTES: [{"ip_prefix": "0.0.0.0/0", "nexthop": "10.0.0.1"}],
+    }
+    rows = plan(theirs, port(BLUE), host="kvm-2").rows
+    assert {table: found for table, found in plan(rows).rows.items() if found} == theirs
+
+
+@pytest.mark.parametrize("network", [GREEN, WIRE, BLUE], ids=lambda one: one.type)
+@given(
+    places=st.lists(st.tuples(st.sampled_from(HOSTS), st.sampled_from((None, *HOSTS))), max_size=8), twin=st.booleans()
+)
+@settings(max_examples=60, deadline=None)
+def test_after_any_life_no_row_is_left_and_no_switch_ever_has_two_ports_with_the_mac(
+    network: OwnNetwork, places: list[tuple[str, str | None]], twin: bool
+) -> None:
+    one = port(network, mode="twin") if twin else port(network)
+    rows: Rows = {}
+    for host, target in places:
+        rows = plan(rows, one, host=host, target=target).rows
+        reached: dict[str, int] = {}
+        for row in rows[PORTS]:
+            if row.get("addresses"):
+                reached[row["switch"]] = reached.get(row["switch"], 0) + 1
+        assert all(count == 1 for count in reached.values())
+        assert len({row["ip_prefix"] for row in rows.get(ROUTES, [])}) == len(rows.get(ROUTES, []))
+    assert not any(plan(rows, host=None).rows.values())
