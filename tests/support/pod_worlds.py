@@ -12,7 +12,7 @@ import msgspec
 from outlive.base.clock import LoopClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.network.names import PREFIX
+from outlive.network.names import PREFIX, switch_name
 from outlive.network.pod_cache import PodCache
 from outlive.network.pod_facts import NODE_CHASSIS, NODE_NUMBER, NODE_SUBNETS, NODE_TRANSIT
 from outlive.network.pod_follower import PodFollower
@@ -25,7 +25,7 @@ from outlive.network.pods import (
     READY_ANNOTATION,
     RUNS_ON_LABEL,
 )
-from outlive.network.ports import NeighbourTable, OvnFeatures
+from outlive.network.ports import NeighbourTable
 from outlive.network.routes import ClusterSubnet
 from outlive.network.settings import NetworkSettings
 from outlive.resources import ObjectMeta, VirtualNetwork, VirtualNetworkSpec
@@ -38,7 +38,7 @@ from outlive.runtime.metrics import Metrics
 from outlive.simulation.kubernetes.server import ApiServer
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
-from tests.support.northbound import NEW, MemoryNorthbound
+from tests.support.northbound import NEW, WatchedNorthbound
 
 NETWORKS = f"{PREFIX}/pod-networks"
 NODES = ("hv-a", "hv-b", "hv-c")
@@ -118,10 +118,8 @@ class ServerVerbs:
 class Zone:
     """A database and the process that follows for it."""
 
-    def __init__(
-        self, world: PodWorld, local: tuple[str, ...], features: OvnFeatures, settings: NetworkSettings
-    ) -> None:
-        self.nb = MemoryNorthbound(features)
+    def __init__(self, world: PodWorld, local: tuple[str, ...], version: str, settings: NetworkSettings) -> None:
+        self.nb = WatchedNorthbound(world.clock, Random(11), version)
         self.events = RecordedEvents()
         self.verbs = ServerVerbs(world.server)
         self.settings = msgspec.structs.replace(settings, local_hypervisors=local)
@@ -176,13 +174,14 @@ class PodWorld:
         self.server = ApiServer(self.clock, SeededIds(Random(2)))
         self.store = MemoryStore(self.clock, self.ids)
         self.processes: list[Zone] = []
+        self.zones: list[Zone] = []
         self.families = tuple(families)
         pods = PodNetworkSettings(
             follow=True,
             cluster_subnets=tuple(ClusterSubnet(cidr={4: V4, 6: V6}[one]) for one in self.families),
             **settings,
         )
-        self.settings = NetworkSettings(northbound="memory", pods=pods)
+        self.settings = NetworkSettings(northbound="memory", southbound="memory", pods=pods)
         for number, name in enumerate(NODES, 7):
             self.server.add(KubernetesNode, node_document(name, number, self.families))
         addresses = {4: "10.45.0.10", 6: "fd45::a"}
@@ -194,17 +193,13 @@ class PodWorld:
             },
         )
 
-    def zone(self, *local: str, features: OvnFeatures = NEW) -> Zone:
+    def zone(self, *local: str, version: str = NEW) -> Zone:
         """The only zone, or in mode ``interconnect`` that of these nodes."""
         settings = msgspec.structs.replace(self.settings, zone_mode="interconnect") if local else self.settings
-        zone = Zone(self, local, features, settings)
+        zone = Zone(self, local, version, settings)
         for name in local or NODES:
-            zone.nb.tables.setdefault("Logical_Switch_Port", []).append(
-                {"name": f"stor-{name}", "switch": name, "type": "router", "options": {"router-port": f"rtos-{name}"}}
-            )
-            zone.nb.tables.setdefault("Logical_Router_Port", []).append(
-                {"name": f"rtos-{name}", "mac": "0a:58:00:00:00:01"}
-            )
+            zone.nb.add_node(name)
+        self.zones.append(zone)
         return zone
 
     async def settle(self, seconds: float = SETTLE_S) -> None:
@@ -216,6 +211,8 @@ class PodWorld:
         given = VirtualNetworkSpec(type=kind, subnets=(Subnet(cidr="192.168.40.0/24"),), **spec)
         metadata = ObjectMeta(name=name, annotations=dict(annotations))
         await self.store.create(VirtualNetwork(metadata=metadata, spec=given))
+        for zone in self.zones:
+            zone.nb.add_switch(switch_name(name, kind))
 
     def run(
         self,

@@ -18,7 +18,6 @@ from outlive.network.gateway import ARP_PROXY, GATEWAY_ADVERTISEMENTS, GATEWAY_G
 from outlive.network.neighbours import NEIGHBOURS
 from outlive.network.own_vms import OWN_VM
 from outlive.network.pod_announcements import POD_ANNOUNCEMENTS
-from outlive.network.pod_ports import POD_PORTS
 from outlive.network.pods import COPY
 from outlive.network.routes import CATCH_ALL
 from outlive.network.status import STATUS, STATUS_CHANGED
@@ -62,7 +61,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     GAP,
     OWN_VM,
     TOPOLOGY,
-    POD_PORTS,
     POD_ANNOUNCEMENTS,
     FOLLOW_SWITCH,
 )

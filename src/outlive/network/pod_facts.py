@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import ip_network
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ NODE_CHASSIS: Final = f"{PREFIX}/node-chassis-id"
 NODE_ZONE: Final = f"{PREFIX}/zone-name"
 NODE_ANNOTATIONS: Final = (NODE_SUBNETS, NODE_TRANSIT, NODE_NUMBER, NODE_CHASSIS, NODE_ZONE)
 """Annotations of nodes that are read."""
+ALL_NETWORKS: Final = "*"
 ANNOUNCEMENTS: Final = "outlive.dev/announcements"
 """Annotation of a migration's target: frames that nodes are to send."""
 
@@ -34,8 +35,8 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     copy: Copy
     problems: tuple[str, ...] = ()
     """What of its annotations cannot be read, in words."""
-    unreadable: bool = False
-    """Whether one of these is what it has on the default network."""
+    unreadable: tuple[str, ...] = ()
+    """Networks of which the entry cannot be read; ``*``: all of them."""
     announced: str = ""
     """Id of the first announcement that it has."""
 
@@ -93,20 +94,25 @@ def read_pod(pod: NetworkPodView) -> PodFacts:
     return PodFacts(
         copy=read_copy(pod),
         problems=tuple(problems),
-        unreadable=DEFAULT_NETWORK in unreadable,
+        unreadable=tuple(unreadable),
         announced=_first_id(annotations.get(ANNOUNCEMENTS, "")),
     )
 
 
+def is_unreadable(unreadable: Collection[str], network: str) -> bool:
+    """True if the entry of the network is among those that cannot be read."""
+    return network in unreadable or ALL_NETWORKS in unreadable
+
+
 def find_unreadable(text: str | None) -> dict[str, str]:
-    """Networks of a network annotation whose entries cannot be read → why; of one that is no JSON the default one."""
+    """Networks of a network annotation whose entries cannot be read → why; ``*`` of one that is no JSON."""
     found: dict[str, str] = {}
     try:
         entries = parse_annotation(text)
     except AnnotationNotSet:
         return {}
     except OutliveError as error:
-        return {DEFAULT_NETWORK: str(error)}
+        return {ALL_NETWORKS: str(error)}
     for network, entry in entries.items():
         try:
             decode_entry(entry)

@@ -12,7 +12,7 @@ written against the version of the pod that was read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ from outlive.network.names import DEFAULT_NETWORK
 from outlive.network.operations import Op, Rows
 from outlive.network.pod_addresses import PodAddresses, with_entry
 from outlive.network.pod_cache import PodCache, node_facts, pod_facts
+from outlive.network.pod_facts import is_unreadable
 from outlive.network.pod_garbage import PodGarbage
 from outlive.network.pod_hosts import PodHosts
 from outlive.network.pod_networks import follows_default, index_attachments, networks_of
@@ -269,8 +270,8 @@ class PodFollower:
 
     async def _follow(self, vm: VmKey, queue: str) -> Requeue | None:
         problems: dict[str, OutliveError] = {}
-        found = self.cache.copies_of(vm)
-        copies = await self._with_addresses(found, problems)
+        unreadable = {one.copy.id: one.unreadable for one in self.cache.pods_of(vm) if one.unreadable}
+        copies = await self._with_addresses(self.cache.copies_of(vm), unreadable, problems)
         given = VmRowsInput(
             vm=vm,
             copies=tuple(copies),
@@ -278,6 +279,7 @@ class PodFollower:
             zone=self.zone(),
             settings=self._settings.pods,
             dns=self._dns,
+            unreadable=unreadable,
         )
         plan, changed = await self._commit(given, queue, problems)
         problems |= plan.problems
@@ -294,14 +296,17 @@ class PodFollower:
             raise problem
         return None
 
-    async def _with_addresses(self, copies: Sequence[Copy], problems: dict[str, OutliveError]) -> list[Copy]:
+    async def _with_addresses(
+        self, copies: Sequence[Copy], unreadable: Mapping[str, tuple[str, ...]], problems: dict[str, OutliveError]
+    ) -> list[Copy]:
         """The copies, each of this zone with its addresses on the default network as far as that can be."""
         found = list(copies)
-        unreadable = {one.copy.id for one in self.cache.pods_of(copies[0].vm) if one.unreadable} if copies else ()
         for number, copy in enumerate(copies):
             if copy.completed or copy.host_network or not follows_default(copy) or not self.zone().is_local(copy):
                 continue
-            if copy.id in unreadable:  # which its pod was told; all copies of a VM have the same
+            if is_unreadable(
+                unreadable.get(copy.id, ()), DEFAULT_NETWORK
+            ):  # which its pod was told; all copies of a VM have the same
                 entry = next((one.networks[DEFAULT_NETWORK] for one in found if DEFAULT_NETWORK in one.networks), None)
                 if entry is not None:
                     found[number] = with_entry(copy, entry)
@@ -333,7 +338,7 @@ class PodFollower:
         if seen_s is not None:
             self._decide_s.labels(queue).observe(max(0.0, began_s - seen_s))
         try:
-            receipt = await self._nb.transact(scope, plan, comment=f"vm {given.vm}")
+            receipt = await self._nb.transact(scope, plan, comment=f"vm {given.vm}", numbered=False)
         except LimitExceeded as error:
             problems[""] = PlanTooLarge(error.message, remedy=error.remedy)
             return last[0], False

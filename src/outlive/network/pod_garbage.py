@@ -98,7 +98,7 @@ class PodGarbage:
             deleted[0] = len(chosen)
             return delete_orphans(list(chosen.values()))[:LIMIT]
 
-        await self._nb.transact(Scope(), plan, comment="rows of VMs that are gone")
+        await self._nb.transact(Scope(), plan, comment="rows of VMs that are gone", numbered=False)
         return deleted[0]
 
 

@@ -65,9 +65,8 @@ class PodHosts:
                     ops.append(upsert(ROUTER_PORTS, {"name": router_port(name)}, {"mac": PROXY_MAC}))
             return needed(rows, ops)
 
-        full = self._nb.features().arp_proxy_full
-        scope = Scope(ports=tuple(map(switch_port_to_router, names))) if full else Scope()
-        await self._nb.transact(scope, plan, comment=f"proxy of {len(names)} nodes")
+        scope = Scope(ports=tuple(map(switch_port_to_router, names)), names=tuple(map(router_port, names)))
+        await self._nb.transact(scope, plan, comment=f"proxy of {len(names)} nodes", numbered=False)
         return missing[0]
 
     def _proxy(self, name: str, travellers: Travellers, *, full: bool) -> Op:

@@ -36,7 +36,7 @@ class PodNetwork(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     """Name of the ``VirtualNetwork``."""
     topology: Literal["layer2", "localnet"]
-    role: str = SECONDARY
+    role: Literal["primary", "secondary"] = "secondary"
     port_security: bool = True
     mtu: int = 0
     dns_servers: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ def pod_network(nad: str, network: VirtualNetwork, role: str = SECONDARY) -> Pod
         nad=nad,
         network=network.name,
         topology=network.spec.type,
-        role=PRIMARY if role == PRIMARY else SECONDARY,
+        role="primary" if role == PRIMARY else "secondary",
         port_security=network.spec.port_security,
         mtu=network.spec.mtu,
         dns_servers=network.spec.dhcp.dns_servers,

@@ -16,6 +16,7 @@ from outlive.network.addressing import parse_any
 from outlive.network.copies import Copy, VmKey
 from outlive.network.dhcp import choose_dns, needs_dhcp
 from outlive.network.follow import FOLLOW, FollowInput
+from outlive.network.follow_switch import FOLLOW_SWITCH, SwitchFollowInput
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
     DEFAULT_NETWORK,
@@ -24,13 +25,13 @@ from outlive.network.names import (
     NAD_KEY,
     NETWORK_KEY,
     TOPOLOGY_KEY,
+    controller_name,
     port_name,
 )
 from outlive.network.operations import PORTS, Op, Rows
 from outlive.network.owners import external_ids, vm_keys
-from outlive.network.pod_facts import NodeFacts
+from outlive.network.pod_facts import NodeFacts, is_unreadable
 from outlive.network.pod_networks import PodNetwork, follows_default
-from outlive.network.pod_ports import POD_PORTS, PodPortsInput
 from outlive.network.pod_settings import PodNetworkSettings
 from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import HypervisorNetwork, ZoneMode
@@ -105,6 +106,8 @@ class VmRowsInput:
     settings: PodNetworkSettings
     dns: tuple[str, ...] | None
     """Addresses of the DNS service; ``None``: there is none."""
+    unreadable: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Copy → its networks whose entries cannot be read."""
 
 
 @dataclass(slots=True)
@@ -126,8 +129,16 @@ def plan_vm_rows(given: VmRowsInput, rows: Rows, features: OvnFeatures) -> VmRow
     if any(map(follows_default, given.copies)) or all(one.completed for one in given.copies):
         _add(found, DEFAULT_NETWORK, FOLLOW, lambda rows: _follow_input(given, rows, features))
     for network in (*given.networks, *_networks_left(given, rows)):
-        _add(found, network.nad, POD_PORTS, lambda rows, one=network: _ports_input(given, one, rows, features))
+        if not _is_unreadable(given, network):
+            _add(found, network.nad, FOLLOW_SWITCH, lambda rows, one=network: _switch_input(given, one, rows, features))
     return found
+
+
+def _is_unreadable(given: VmRowsInput, network: PodNetwork) -> bool:
+    """True if a copy that lives has an entry that cannot be read: what it has stays, until it can."""
+    return any(
+        not one.completed and is_unreadable(given.unreadable.get(one.id, ()), network.nad) for one in given.copies
+    )
 
 
 def _networks_left(given: VmRowsInput, rows: Rows) -> list[PodNetwork]:
@@ -179,10 +190,12 @@ def _follow_input(given: VmRowsInput, rows: Rows, features: OvnFeatures) -> Foll
     )
 
 
-def _ports_input(given: VmRowsInput, network: PodNetwork, rows: Rows, features: OvnFeatures) -> PodPortsInput:
+def _switch_input(given: VmRowsInput, network: PodNetwork, rows: Rows, features: OvnFeatures) -> SwitchFollowInput:
+    """A copy that lives and has no addresses yet is left out: the VM does not go where no port can be."""
+    copies = tuple(one for one in given.copies if one.completed or network.nad in one.networks)
     zone = given.zone.around(given.copies, ())
-    serves = given.copies and needs_dhcp(network.topology, network.role, vm=True, migratable=False)
-    return PodPortsInput(
+    serves = copies and needs_dhcp(network.topology, network.role, vm=True, migratable=False)
+    return SwitchFollowInput(
         zone_mode=zone.mode,
         local_hypervisors=zone.local,
         chassis=zone.chassis,
@@ -193,10 +206,11 @@ def _ports_input(given: VmRowsInput, network: PodNetwork, rows: Rows, features: 
         role=network.role,
         port_security=network.port_security,
         dns_service_ips=_dns(given, network.dns_servers) if serves else (),
+        controller=controller_name(network.network),
         mtu=network.mtu,
         fqdn=features.dhcpv6_fqdn,
         vm=given.vm,
-        copies=given.copies,
+        copies=copies,
         rows=rows,
     )
 

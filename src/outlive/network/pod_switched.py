@@ -25,7 +25,7 @@ from outlive.network.pod_networks import PodNetwork, follows_default
 from outlive.network.pod_rows import VmRowsInput
 from outlive.network.ports import NeighbourTable
 from outlive.network.settings import NetworkSettings
-from outlive.network.status import MigrationStatus, StatusView, discover_migration, is_target_ready
+from outlive.network.status import MigrationState, MigrationStatus, StatusView, discover_migration
 from outlive.resources.codec import encode
 from outlive.resources.foreign import KubernetesPod
 from outlive.runtime.cluster_verbs import ClusterVerbs, PatchOperation
@@ -67,7 +67,7 @@ class PodSwitched:
 
     async def _announce(self, given: VmRowsInput, status: MigrationStatus | None, *, changed: bool) -> None:
         """Write the announcements of a migration into the target's annotation, unless it has them."""
-        if status is None or not is_target_ready(status) or not given.zone.is_local(status.target):
+        if status is None or status.state is not MigrationState.TARGET_READY or not given.zone.is_local(status.target):
             return
         target = status.target
         if status.source is None and not changed:

@@ -13,7 +13,6 @@ from tests.support.pod_worlds import NETWORKS, NODES, PodWorld, Zone, entry_of, 
 from outlive.network.operations import DHCP, POLICIES, PORTS, ROUTER_PORTS, ROUTES
 from outlive.network.pod_facts import ANNOUNCEMENTS, NODE_SUBNETS
 from outlive.network.pod_networks import ATTACHMENTS, NETWORK_NUMBER
-from outlive.network.ports import OvnFeatures
 from outlive.resources.foreign import KubernetesNode, KubernetesService
 
 Story = Callable[[PodWorld, Zone], Awaitable[None]]
@@ -326,18 +325,18 @@ def test_guests_away_from_home_and_their_neighbours_are_told_of_each_other() -> 
     play(story)
 
 
-@pytest.mark.parametrize("features", [NEW, OLD])
-def test_switches_answer_for_the_cluster_or_on_old_ovn_for_single_addresses(features: OvnFeatures) -> None:
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_switches_answer_for_the_cluster_or_on_old_ovn_for_single_addresses(version: str) -> None:
     async def played() -> None:
         world = PodWorld(families=(4,))
-        zone = world.zone(features=features)
+        zone = world.zone(version=version)
         zone.start()
         await world.settle()
         world.run("near-1", "near", "hv-a")
         await migrating(world)
         proxies = {name: (zone.nb.port(f"stor-{name}") or {})["options"]["arp_proxy"] for name in ("hv-a", "hv-b")}
         macs = {row["mac"] for row in zone.nb.table(ROUTER_PORTS)}
-        if features is NEW:
+        if version is NEW:
             assert set(proxies.values()) == {"0a:58:a9:fe:01:01 169.254.1.1 fe80::1 10.44.0.0/16"}
             assert macs == {"0a:58:00:00:00:01"}
         else:

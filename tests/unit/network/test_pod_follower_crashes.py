@@ -21,7 +21,10 @@ WRITES_LIMIT = 40
 
 
 def _start(pod: str, node: str, *, up: bool) -> Act:
-    return lambda world: world.run(pod, "cart", node, up=up, entries=entry_of("shop/green", 9)) and None
+    def act(world: PodWorld) -> None:
+        world.run(pod, "cart", node, up=up, entries=entry_of("shop/green", 9))
+
+    return act
 
 
 ACTS: tuple[Act, ...] = (
@@ -64,8 +67,8 @@ def final_rows(kill_at: int, *, effect: bool) -> tuple[Rows, Any, bool]:
 
     async def played() -> tuple[Rows, Any, bool]:
         world = PodWorld()
-        await world.network("shop.green")
         zone = world.zone()
+        await world.network("shop.green")
         killer = Killer(world, zone, kill_at, effect=effect)
         zone.start()
         await world.settle()
@@ -99,8 +102,8 @@ def test_a_follower_that_is_killed_at_any_write_ends_with_the_same_rows(effect: 
 def test_two_followers_at_once_never_undo_each_other() -> None:
     async def played() -> Rows:
         world = PodWorld()
-        await world.network("shop.green")
         zone = world.zone()
+        await world.network("shop.green")
         zone.start()
         zone.start()
         await world.settle()
@@ -187,9 +190,9 @@ def play_leftovers(check: Callable[[PodWorld, Zone], Awaitable[None]]) -> None:
 
 
 def add(zone: Zone, rows: Rows) -> None:
-    zone.nb.tables = {
-        table: [*zone.nb.tables.get(table, []), *rows.get(table, [])] for table in {**zone.nb.tables, **rows}
-    }
+    for table, found in rows.items():
+        for row in found:
+            zone.nb.add(table, **row)
 
 
 def test_leftovers_go_at_start_and_nothing_of_others_does() -> None:
@@ -354,8 +357,8 @@ def test_in_two_zones_each_follower_programs_its_own_database() -> None:
 def test_in_two_zones_of_a_layer2_network_both_know_both_ports() -> None:
     async def played() -> None:
         world = PodWorld()
-        await world.network("shop.green")
         zones = {name: world.zone(name) for name in NODES[:2]}
+        await world.network("shop.green")
         for zone in zones.values():
             zone.start()
         await world.settle()
