@@ -25,6 +25,7 @@ from outlive.network.pod_cache import PodCache
 from outlive.network.pod_facts import read_pod
 from outlive.network.pod_identities import PodIdentities
 from outlive.network.pods import NetworkPodView
+from outlive.resources.codec import encode
 from outlive.resources.meta import GROUP
 from outlive.runtime.decisions import DecisionLog, without_nulls
 
@@ -41,7 +42,7 @@ REFUSALS: Final = {
 
 
 class PodReviews:
-    """The handler. ``identities`` is asked each time, so that its file may change."""
+    """The handler. ``identities`` is asked each time, so that its file may change. Refusals are kept as decisions."""
 
     def __init__(self, cache: PodCache, identities: Callable[[], PodIdentities], decisions: DecisionLog) -> None:
         self._cache = cache
@@ -55,8 +56,6 @@ class PodReviews:
     async def _judge(self, asked: ReviewedWrite) -> tuple[str, ...]:
         if asked.resource.resource != "pods" or asked.operation != "UPDATE":
             return ()
-        if not (self._cache.pods.synced and self._cache.nodes.synced):
-            raise Unavailable("the pods of the cluster are not known yet", remedy="try again in some seconds")
         old, new = (_document(raw) for raw in (asked.old_object, asked.object))
         given = AdmitInput(
             user=self._identities().user(asked.user_info.username),
@@ -65,8 +64,11 @@ class PodReviews:
             node_subnets=self._node_subnets(old, new),
             vm_addresses=self._vm_addresses(new),
         )
-        result = self._decisions.use(ADMIT, given, subject=asked.name)
+        result = ADMIT.function(given)
         if not result.allowed:
+            if not (self._cache.pods.synced and self._cache.nodes.synced):
+                raise Unavailable("the pods of the cluster are not known yet", remedy="try again in some seconds")
+            self._decisions.keep(ADMIT, encode(given), encode(result), empty=False, subject=asked.name)
             why = REFUSALS[result.reason or "user"].format(user=asked.user_info.username or "the user")
             raise Forbidden(why, remedy="see docs/operating/kubevirt-network.md#admission")
         return ()
