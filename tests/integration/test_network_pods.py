@@ -39,11 +39,12 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
-from outlive.store.kubernetes import KubernetesStore
+from outlive.store.kubernetes import KubernetesStore, cluster_access
 from outlive.store.memory import MemoryStore
 
 pytestmark = [pytest.mark.component("kubernetes", "ovn"), pytest.mark.slow]
 WAIT_S = 20.0
+DEPLOY = Path(__file__).parents[2] / "deploy/kubernetes/network"
 PODS = "/api/v1/namespaces/shop/pods"
 
 
@@ -54,13 +55,15 @@ class Cluster:
         self.server = server
 
     def prepare(self) -> None:
-        for name in ("shop", "kube-system"):
+        for name in ("shop", "kube-system", "outlive"):
             self._make("/api/v1/namespaces", {"metadata": {"name": name}})
         self._make("/api/v1/namespaces/shop/serviceaccounts", {"metadata": {"name": "default"}})
         for number, name in enumerate(NODES, 7):
             self._make("/api/v1/nodes", node_document(name, number))
         service = {"metadata": {"name": "kube-dns"}, "spec": {"ports": [{"port": 53}]}}
         self._make("/api/v1/namespaces/kube-system/services", service)
+        for name in ("account.yaml", "announcer.yaml"):
+            self.server.apply(DEPLOY / name, "outlive")
 
     def clean(self) -> None:
         for pod in self.server.call("GET", PODS)["items"]:
@@ -107,18 +110,19 @@ class Cluster:
 
 
 class Followed:
-    """One zone: the real database, and what follows for it."""
+    """One zone: the real database, and what follows for it, with the rights that the manifest gives."""
 
-    def __init__(self, cluster: Cluster, nb: OvnNorthbound, networks: MemoryStore) -> None:
+    def __init__(self, cluster: Cluster, nb: OvnNorthbound, networks: MemoryStore, folder: Path) -> None:
         self.cluster = cluster
         self.nb = nb
         self.networks = networks
+        self._account = cluster.server.account_kubeconfig("outlive", "outlive-controller", folder / "account")
         self._tasks: list[asyncio.Task[None]] = []
         self._stores: list[KubernetesStore] = []
 
     async def start(self) -> None:
         clock, random = SystemClock(), Random(5)
-        store = KubernetesStore(self.cluster.server.access(), clock=clock, random=random)
+        store = KubernetesStore(cluster_access(str(self._account)), clock=clock, random=random)
         events = KubernetesEvents(store, clock=clock, ids=SystemIds(), controller="outlive.dev/network", instance="t")
         pods = PodNetworkSettings(follow=True, cluster_subnets=(ClusterSubnet(cidr=V4), ClusterSubnet(cidr=V6)))
         metrics = Metrics()
@@ -189,7 +193,7 @@ async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
         networks = MemoryStore(SystemClock(), SystemIds())
         spec = VirtualNetworkSpec(type="layer2", subnets=(Subnet(cidr="192.168.40.0/24"),))
         await networks.create(VirtualNetwork(metadata=ObjectMeta(name="shop.green"), spec=spec))
-        zone = Followed(cluster, nb, networks)
+        zone = Followed(cluster, nb, networks, tmp_path)
         await zone.start()
         stack.push_async_callback(zone.kill)
         yield zone
