@@ -16,6 +16,8 @@ import msgspec
 from msgspec import UNSET
 
 from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.network.addressing import parse_any
 from outlive.network.copies import Copy, VmKey, find_copies
@@ -39,7 +41,7 @@ from outlive.network.pods import (
     NetworkPodView,
 )
 from outlive.resources import ObjectMeta, ObjectRef
-from outlive.resources.foreign import ForeignResource, KubernetesNode, KubernetesPod
+from outlive.resources.foreign import ForeignResource, KubernetesNode, KubernetesPod, KubernetesService
 from outlive.runtime.decisions import without_nulls
 from outlive.runtime.informer import Informer
 from outlive.store import Change, Malformed, Selector, Store, Upsert
@@ -61,6 +63,9 @@ POD_LABELS: Final = frozenset({LAUNCHER_LABEL, VM_LABEL, RUNS_ON_LABEL})
 POD_ANNOTATIONS: Final = frozenset(
     {DOMAIN_ANNOTATION, MIGRATABLE_ANNOTATION, READY_ANNOTATION, POD_NETWORKS, ANNOUNCEMENTS}
 )
+
+
+_log = get_logger("network")
 
 
 class PodCache:
@@ -108,6 +113,31 @@ class PodCache:
     def all_nodes(self) -> list[NodeFacts]:
         """All nodes, by their names."""
         return [node_facts(one) for one in self.nodes.items()]
+
+
+class DnsService:
+    """The service whose addresses guests are given for names."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        """``name``: ``namespace/name``; empty: guests are given none."""
+        self.addresses: tuple[str, ...] | None = None
+        """As last read; ``None``: it was never there."""
+        self._store = store
+        self._name = name
+
+    async def read(self) -> bool:
+        """Read it; true if its addresses changed. One that is gone leaves them: guests that move keep what they know."""
+        if not self._name:
+            return False
+        try:
+            service = await self._store.get(KubernetesService, self._name)
+        except OutliveError as error:
+            _log.warning("network.dns_service", service=self._name, error=str(error))
+            return False
+        spec = service.spec if isinstance(service.spec, msgspec.Struct) else None
+        found = spec.cluster_ips if spec is not None else None
+        before, self.addresses = self.addresses, found if isinstance(found, tuple) else ()
+        return self.addresses != before
 
 
 def pod_facts(pod: KubernetesPod) -> PodFacts:

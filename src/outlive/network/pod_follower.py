@@ -24,18 +24,19 @@ from outlive.network.copies import Copy, VmKey
 from outlive.network.names import DEFAULT_NETWORK
 from outlive.network.operations import Op, Rows
 from outlive.network.pod_addresses import PodAddresses, with_entry
-from outlive.network.pod_cache import PodCache, node_facts, pod_facts
+from outlive.network.pod_cache import BY_COPY, DnsService, PodCache, node_facts, pod_facts
 from outlive.network.pod_facts import is_unreadable
 from outlive.network.pod_garbage import PodGarbage
 from outlive.network.pod_hosts import PodHosts
 from outlive.network.pod_networks import follows_default, index_attachments, networks_of
 from outlive.network.pod_reports import PlanTooLarge, PodReports
 from outlive.network.pod_rows import PodZone, VmRows, VmRowsInput, make_zone, plan_vm_rows, scope_of
+from outlive.network.pod_settled import DerivedView, RowsByVm, is_settled
 from outlive.network.pod_switched import PodSwitched
 from outlive.network.ports import NeighbourTable, NorthboundDb, OvnFeatures
 from outlive.network.settings import NetworkSettings
 from outlive.resources import VirtualNetwork
-from outlive.resources.foreign import KubernetesNode, KubernetesPod, KubernetesService
+from outlive.resources.foreign import KubernetesNode, KubernetesPod
 from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
 from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
@@ -49,6 +50,8 @@ VM_PREFIX: Final = "vm/"
 HOSTS_KEY: Final = "hosts"
 RETRY_CAP_S: Final = 30.0
 """The longest wait before a VM that could not be programmed is tried again."""
+START_STEP: Final = 50
+"""VMs that are compared at the start before others get their turn."""
 DNS_S: Final = 30.0
 """How often the DNS service is looked at."""
 _log = get_logger("network")
@@ -91,8 +94,12 @@ class PodFollower:
         self._vm_of_port: dict[str, VmKey] = {}
         self._ports_of_vm: dict[VmKey, tuple[str, ...]] = {}
         self._seen_s: dict[VmKey, float] = {}
-        self._zone: PodZone | None = None
-        self._dns: tuple[str, ...] | None = None
+        self._zone = DerivedView(cache.nodes, self._make_zone)
+        self._attachments = DerivedView(networks, index_attachments)
+        self._settled: dict[VmKey, Any] = {}
+        """VMs whose rows were right at the start → their marks then."""
+        self._changes = northbound.changes()
+        self._dns = DnsService(store, settings.pods.dns_service)
         self._started = asyncio.Event()
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
@@ -160,7 +167,6 @@ class PodFollower:
         facts = [node_facts(one) for one in (old, new) if one is not None]
         if len(facts) == 2 and facts[0] == facts[1]:
             return []
-        self._zone = None
         keys = [HOSTS_KEY]
         if old is not None:  # else each VM is looked at when its own pods are seen
             keys += [f"{VM_PREFIX}{copy.vm}" for copy in self.cache.all_copies() if _concerns(copy, facts)]
@@ -189,10 +195,11 @@ class PodFollower:
         time."""
         try:
             await self.addresses.clear()
-            await self._read_dns()
+            await self._dns.read()
             zone = self.zone()
             await self.addresses.adopt(_subnets(zone), self.cache.all_copies())
             await self._garbage.start(zone, self._networks.items())
+            await self._find_settled()
             self._started.set()
             while True:
                 await self._clock.sleep(self._settings.gc_period)
@@ -200,15 +207,42 @@ class PodFollower:
         finally:
             self._started.clear()
 
+    async def _find_settled(self) -> None:
+        """Note the VMs whose rows are right. What changes meanwhile makes them unsettled."""
+        self._settled.clear()
+        rows = RowsByVm(await self._nb.rows())
+        features = self._nb.features()
+        vms = dict.fromkeys(copy.vm for copy in self.cache.all_copies())
+        for number, vm in enumerate(vms, 1):
+            assert vm is not None
+            given = self._rows_input(vm, self.cache.copies_of(vm), {})
+            in_fabric = any(one.network in self._settings.pods.evpn.networks for one in given.networks)
+            is_plain = len(given.copies) == 1 and not in_fabric and not self.cache.pods_of(vm)[0].problems
+            if is_plain and self._has_addresses(given.copies[0]) and is_settled(given, rows, features):
+                self._settled[vm] = self._mark(vm)
+                self._note_ports(vm, scope_of(given).ports)
+            if number % START_STEP == 0:
+                await self._clock.sleep(0)
+        _log.info("network.settled", vms=len(vms), settled=len(self._settled))
+
+    def _mark(self, vm: VmKey) -> tuple[object, ...]:
+        """Equal as long as nothing that a VM's rows follow from has changed."""
+        pods = self.cache.pods.by_index(BY_COPY, str(vm))
+        versions = tuple((one.metadata.uid, one.metadata.resource_version) for one in pods)
+        return (versions, self.zone(), self._attachments.get(), self._dns.addresses)
+
     async def _follow_rows(self) -> None:
         """Look again at VMs whose rows somebody else changed."""
-        async for names in self._nb.changes():
+        async for names in self._changes:
             if not names:
+                self._settled.clear()
                 for one in dict.fromkeys(copy.vm for copy in self.cache.all_copies() if copy.vm is not None):
                     self._add(one)
                 self._runs[1].add(HOSTS_KEY)
             for name in names:
                 vm = self._vm_of_port.get(name) or _vm_of(name)
+                if vm is not None:
+                    self._settled.pop(vm, None)
                 if vm is not None and (name in self._vm_of_port or self.cache.copies_of(vm)):
                     self._add(vm)
 
@@ -216,34 +250,18 @@ class PodFollower:
         """Look at the DNS service from time to time; where its addresses changed, all VMs are told."""
         while True:
             await self._clock.sleep(DNS_S)
-            if await self._read_dns():
+            if await self._dns.read():
                 for copy in self.cache.all_copies():
                     assert copy.vm is not None
                     self._add(copy.vm)
 
-    async def _read_dns(self) -> bool:
-        """True if the addresses changed. A service that is gone leaves them: guests that move keep what they know."""
-        if not self._settings.pods.dns_service:
-            return False
-        try:
-            service = await self._store.get(KubernetesService, self._settings.pods.dns_service)
-        except OutliveError as error:
-            _log.warning("network.dns_service", service=self._settings.pods.dns_service, error=str(error))
-            return False
-        spec = service.spec if isinstance(service.spec, msgspec.Struct) else None
-        found = spec.cluster_ips if spec is not None else None
-        addresses = found if isinstance(found, tuple) else ()
-        changed, self._dns = addresses != self._dns, addresses
-        return changed
-
     def zone(self) -> PodZone:
         """The zone as its nodes are now."""
-        if self._zone is None:
-            settings = self._settings
-            self._zone = make_zone(
-                self.cache.all_nodes(), settings.zone_mode, settings.local_hypervisors, settings.pods
-            )
-        return self._zone
+        return self._zone.get()
+
+    def _make_zone(self, nodes: Sequence[KubernetesNode]) -> PodZone:
+        settings = self._settings
+        return make_zone(map(node_facts, nodes), settings.zone_mode, settings.local_hypervisors, settings.pods)
 
     # Reconciling
 
@@ -269,18 +287,14 @@ class PodFollower:
                 self._locks.pop(vm, None)
 
     async def _follow(self, vm: VmKey, queue: str) -> Requeue | None:
+        mark = self._settled.pop(vm, None)
+        if mark is not None and mark == self._mark(vm):
+            self._seen_s.pop(vm, None)
+            return None
         problems: dict[str, OutliveError] = {}
         unreadable = {one.copy.id: one.unreadable for one in self.cache.pods_of(vm) if one.unreadable}
         copies = await self._with_addresses(self.cache.copies_of(vm), unreadable, problems)
-        given = VmRowsInput(
-            vm=vm,
-            copies=tuple(copies),
-            networks=tuple(networks_of(copies, index_attachments(self._networks.items()))),
-            zone=self.zone(),
-            settings=self._settings.pods,
-            dns=self._dns,
-            unreadable=unreadable,
-        )
+        given = self._rows_input(vm, copies, unreadable)
         plan, changed = await self._commit(given, queue, problems)
         problems |= plan.problems
         await self._switched.act(given, changed=changed, problems=problems)
@@ -296,13 +310,35 @@ class PodFollower:
             raise problem
         return None
 
+    def _rows_input(self, vm: VmKey, copies: Sequence[Copy], unreadable: dict[str, tuple[str, ...]]) -> VmRowsInput:
+        return VmRowsInput(
+            vm=vm,
+            copies=tuple(copies),
+            networks=tuple(networks_of(copies, self._attachments.get())),
+            zone=self.zone(),
+            settings=self._settings.pods,
+            dns=self._dns.addresses,
+            unreadable=unreadable,
+        )
+
+    def _has_addresses(self, copy: Copy) -> bool:
+        """True if the copy lacks no address, and each is its own."""
+        if not self._needs_addresses(copy):
+            return True
+        return DEFAULT_NETWORK in copy.networks and self.addresses.rival_of(copy) is None
+
+    def _needs_addresses(self, copy: Copy) -> bool:
+        """True if the copy is to have an entry for the default network that this zone sees to."""
+        is_own = not copy.completed and not copy.host_network and self.zone().is_local(copy)
+        return is_own and follows_default(copy)
+
     async def _with_addresses(
         self, copies: Sequence[Copy], unreadable: Mapping[str, tuple[str, ...]], problems: dict[str, OutliveError]
     ) -> list[Copy]:
         """The copies, each of this zone with its addresses on the default network as far as that can be."""
         found = list(copies)
         for number, copy in enumerate(copies):
-            if copy.completed or copy.host_network or not follows_default(copy) or not self.zone().is_local(copy):
+            if not self._needs_addresses(copy):
                 continue
             if is_unreadable(
                 unreadable.get(copy.id, ()), DEFAULT_NETWORK
