@@ -32,10 +32,11 @@ Subnet = IPv4Network | IPv6Network
 _MASK: Final = re.compile(r"[0-9]{1,3}", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}", re.ASCII)
 _MAPPED_BITS: Final = 96
-TEXTS_KEPT: Final = 16_384
+TEXTS_KEPT: Final = 32_768
 """Texts whose parsed form is kept: a cloud has few subnets, and asks for them with every VM."""
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
 def parse_address(text: str) -> Address:
     """An address without mask."""
     try:

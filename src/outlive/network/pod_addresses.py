@@ -71,7 +71,7 @@ class PodAddresses:
         async with self._lock:
             known = {one for subnets in self._hosts.values() for one in subnets}
             fresh = tuple(one for subnets in hosts.values() for one in subnets if one not in known)
-            if fresh:
+            if fresh and self._hosts:  # before the first ones nothing is allocated: see ``reserve``
                 found = RESERVE.function(ReserveInput(subnets=fresh, copies=tuple(copies)))
                 reserved = {one.partition("/")[0] for one in found.reserve}
                 for copy in copies:

@@ -126,7 +126,7 @@ class DnsService:
         self._name = name
 
     async def read(self) -> bool:
-        """Read it; true if its addresses changed. One that is gone leaves them: guests that move keep what they know."""
+        """Read it; true if its addresses changed. One that is gone leaves them: guests keep what they know."""
         if not self._name:
             return False
         try:

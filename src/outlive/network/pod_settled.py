@@ -71,12 +71,11 @@ class DerivedView(Generic[T]):
     def __init__(self, informer: Informer[Any], make: Callable[[Sequence[Any]], T]) -> None:
         self._informer = informer
         self._make = make
-        self._items: list[Any] = []
+        self._changes = -1
         self._value = make(())
 
     def get(self) -> T:
         """The value for the objects of now; the same object as long as these are the same."""
-        items = self._informer.items()
-        if len(items) != len(self._items) or any(a is not b for a, b in zip(items, self._items, strict=True)):
-            self._items, self._value = items, self._make(items)
+        if self._changes != self._informer.figures.changes:
+            self._changes, self._value = self._informer.figures.changes, self._make(self._informer.items())
         return self._value
