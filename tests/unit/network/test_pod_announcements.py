@@ -82,9 +82,7 @@ def test_a_primary_layer2_network_tells_the_guest_of_the_targets_router() -> Non
     (ipv4,) = announced(entry=V4, **layer2).values()
     assert [frame[12:24] for frame in ipv4] == ["0a5864410008"] * 2
     (ipv6,) = announced(entry=V6, **layer2).values()
-    assert [frame[12:24] for frame in ipv6] == ["0a5864410007", "0a5864410008"], (
-        "the old router first"
-    )
+    assert [frame[12:24] for frame in ipv6] == ["0a5864410007", "0a5864410008"], "the old router first"
     (shared,) = announced(entry=V4, transitRouter=True, **layer2).values()
     assert [frame[12:24] for frame in shared] == ["0a580a2c0701"] * 2
 

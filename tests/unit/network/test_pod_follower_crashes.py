@@ -290,6 +290,41 @@ def test_addresses_of_a_vm_that_stopped_while_nobody_followed_are_free_and_its_r
     play_leftovers(check)
 
 
+def test_a_database_that_is_restored_from_a_backup_is_right_again() -> None:
+    async def check(world: PodWorld, zone: Zone) -> None:
+        await world.network("shop.green")
+        zone.start()
+        await world.settle()
+        ACTS[0](world)
+        await world.settle()
+        backup = zone.nb.ovn.backup()
+        for act in ACTS[1:5]:
+            act(world)
+            await world.settle()
+        before = sorted_rows(zone.nb.tables)
+        zone.nb.ovn.restore(backup)
+        await world.settle(10)
+        assert sorted_rows(zone.nb.tables) == before
+
+    play_leftovers(check)
+
+
+def test_rows_that_somebody_else_breaks_are_right_again() -> None:
+    async def check(world: PodWorld, zone: Zone) -> None:
+        zone.start()
+        await world.settle()
+        for act in ACTS[:4]:
+            act(world)
+            await world.settle()
+        before = sorted_rows(zone.nb.tables)
+        broken = {table: [row for row in rows if "cart" not in str(row)] for table, rows in zone.nb.tables.items()}
+        zone.nb.ovn._replace(broken, "somebody")
+        await world.settle(10)
+        assert sorted_rows(zone.nb.tables) == before
+
+    play_leftovers(check)
+
+
 def test_a_watch_that_is_lost_loses_nothing() -> None:
     async def check(world: PodWorld, zone: Zone) -> None:
         faults = FaultStore(world.server, clock=world.clock, random=Random(3))
