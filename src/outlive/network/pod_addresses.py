@@ -58,6 +58,7 @@ class PodAddresses:
         self._lock = asyncio.Lock()
         self._book: dict[str, str] = {}
         """Address without mask → whose it is (``network.lifecycle``, macOwner)."""
+        self._of_owner: dict[str, set[str]] = {}
         self._hosts: dict[str, tuple[str, ...]] = {}
         """Hypervisors of this zone → subnets that addresses may be allocated from."""
         self._tracked = SubnetIndex({})
@@ -86,7 +87,19 @@ class PodAddresses:
 
     def _take(self, owner: str, addresses: Iterable[str]) -> None:
         for one in addresses:
-            self._book.setdefault(one, owner)
+            if self._book.setdefault(one, owner) == owner:
+                self._of_owner.setdefault(owner, set()).add(one)
+
+    def _give_back(self, owner: str, addresses: Iterable[str]) -> list[str]:
+        """Free those of the addresses that are the owner's; which these were."""
+        own = self._of_owner.get(owner, set())
+        freed = [one for one in addresses if one in own]
+        for one in freed:
+            del self._book[one]
+            own.discard(one)
+        if not own:
+            self._of_owner.pop(owner, None)
+        return freed
 
     def rival_of(self, copy: Copy) -> Copy | None:
         """The pod of somebody else that lives, is older, and has one of the copy's addresses."""
@@ -171,10 +184,7 @@ class PodAddresses:
         )
 
     def _free(self, copy: Copy, entry: PortAddresses) -> None:
-        for one in entry.addresses:
-            address = str(parse_any(one))
-            if self._book.get(address) == name_mac_owner(copy):
-                del self._book[address]
+        self._give_back(name_mac_owner(copy), (str(parse_any(one)) for one in entry.addresses))
 
     async def _write(self, copy: Copy, entry: PortAddresses) -> PortAddresses:
         """Write the entry into the pod's annotation, through its status; what is there already counts more."""
@@ -220,21 +230,21 @@ class PodAddresses:
                     released=all(self._book.get(one) != name_mac_owner(copy) for one in addresses),
                 )
                 if self._decisions.use(RELEASE, given, subject=f"{copy.namespace}/{copy.name}").release:
-                    freed += [one for one in addresses if self._book.get(one) == name_mac_owner(copy)]
-                    for one in freed:
-                        self._book.pop(one, None)
+                    freed += self._give_back(name_mac_owner(copy), addresses)
         return freed
 
-    async def forget(self, owner: str) -> None:
-        """Free all addresses of a VM of which no pod is left."""
-        async with self._lock:
-            for one in [address for address, name in self._book.items() if name == owner]:
-                del self._book[one]
+    async def keep_only(self, owner: str, copies: Sequence[Copy]) -> None:
+        """Free addresses of a VM that none of its pods has: of one that is gone, or was started anew."""
+        if owner in self._of_owner:
+            used = {one for copy in copies for one in _addresses(copy)}
+            async with self._lock:
+                self._give_back(owner, self._of_owner.get(owner, set()) - used)
 
     async def clear(self) -> None:
         """Forget everything, before it is read anew."""
         async with self._lock:
             self._book.clear()
+            self._of_owner.clear()
             self._hosts, self._tracked = {}, SubnetIndex({})
 
 

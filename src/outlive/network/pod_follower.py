@@ -301,8 +301,8 @@ class PodFollower:
         if all(one.completed for one in copies):
             for address in await self.addresses.release(copies):
                 _log.info("network.released", vm=str(vm), address=address)
-            if not copies:
-                await self.addresses.forget(str(vm))
+        if not problems:
+            await self.addresses.keep_only(str(vm), copies)
         if changed and not self._nb.features().arp_proxy_full:
             self._runs[1].add(HOSTS_KEY)  # its proxy answers for single addresses
         self.reports.tell(vm, copies, problems)

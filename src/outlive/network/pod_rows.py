@@ -20,15 +20,18 @@ from outlive.network.follow_switch import FOLLOW_SWITCH, SwitchFollowInput
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
     DEFAULT_NETWORK,
+    ID_KEY,
     LAYER2,
     LOCALNET,
     NAD_KEY,
+    NAME_KEY,
     NETWORK_KEY,
+    OWNER_KEY,
     TOPOLOGY_KEY,
     controller_name,
     port_name,
 )
-from outlive.network.operations import PORTS, Op, Rows
+from outlive.network.operations import DHCP, PORTS, Op, Rows, change_rows, delete
 from outlive.network.owners import external_ids, vm_keys
 from outlive.network.pod_facts import NodeFacts, is_unreadable
 from outlive.network.pod_networks import PodNetwork, follows_default
@@ -131,7 +134,25 @@ def plan_vm_rows(given: VmRowsInput, rows: Rows, features: OvnFeatures) -> VmRow
     for network in (*given.networks, *_networks_left(given, rows)):
         if not _is_unreadable(given, network):
             _add(found, network.nad, FOLLOW_SWITCH, lambda rows, one=network: _switch_input(given, one, rows, features))
+    change = change_rows(found.rows, _delete_superseded(given.vm, found.rows))
+    found.ops += change.ops
+    found.rows = change.rows
     return found
+
+
+def _delete_superseded(vm: VmKey, rows: Rows) -> list[Op]:
+    """Delete DHCP rows of addresses that the VM had before it was started anew.
+
+    None of its ports refers to them, though some refer to others of the same owner.
+    """
+    used: set[str] = set()
+    for port in rows.get(PORTS, ()):
+        if vm_keys(vm).items() <= external_ids(port).items():
+            used |= {port[name] for name in ("dhcpv4_options", "dhcpv6_options") if name in port}
+    own = [external_ids(row) for row in rows.get(DHCP, ()) if external_ids(row).get(NAME_KEY) == str(vm)]
+    owners = {ids.get(OWNER_KEY) for ids in own if ids.get(ID_KEY) in used}
+    old = [ids for ids in own if ids.get(ID_KEY) not in used and ids.get(OWNER_KEY) in owners and ids.get(ID_KEY)]
+    return [delete(DHCP, *({"external_ids": {ID_KEY: ids[ID_KEY]}} for ids in old))] if old else []
 
 
 def _is_unreadable(given: VmRowsInput, network: PodNetwork) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.loops import run
 from tests.support.pod_worlds import NODES, PodWorld, Zone, entry_of
@@ -71,7 +71,12 @@ class Pods:
         await self.world.settle(60)
 
 
+REBORN = [("start", "till", 0), ("complete", "till", 0), ("remove", "till", 0), ("start", "till", 1)]
+"""Started anew elsewhere before anybody saw that it had ended."""
+
+
 @settings(max_examples=40)
+@example(REBORN)
 @given(EVENTS)
 def test_every_order_of_events_ends_with_one_place_for_each_vm(events: list[tuple[str, str, int]]) -> None:
     async def story() -> None:
