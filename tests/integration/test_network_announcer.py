@@ -58,7 +58,7 @@ print(asyncio.run(PacketAnnouncer(SystemClock()).send("va", frames, schedule, vl
 """
 
 
-@pytest.mark.component("libvirt")  # root, and the tools of network namespaces
+@pytest.mark.component("ovn")
 @pytest.mark.slow
 def test_frames_arrive_on_the_other_end_in_their_order_and_at_their_times(namespace: str) -> None:
     frames = [encode_frame(one) for one in (*announce_address(ADDRESS, MAC), RarpFrame(mac=MAC))]
@@ -77,7 +77,7 @@ def test_frames_arrive_on_the_other_end_in_their_order_and_at_their_times(namesp
     assert all(late >= due - 20 for late, due in zip(gaps_ms, RESUME_SCHEDULE_MS, strict=True))
 
 
-@pytest.mark.component("libvirt")
+@pytest.mark.component("ovn")
 def test_a_tag_of_a_vlan_goes_along(namespace: str) -> None:
     frame = encode_frame(RarpFrame(mac=MAC))
     inside = ["ip", "netns", "exec", namespace, sys.executable, "-c"]
@@ -100,7 +100,7 @@ def test_an_interface_that_is_not_there_and_nonsense_are_refused() -> None:
         run_real(announcer.send("no-such-link", [frame], (0,)))
 
 
-@pytest.mark.component("libvirt")
+@pytest.mark.component("ovn")
 def test_neighbours_are_told_and_withdrawn_and_those_of_the_fabric_stay(namespace: str) -> None:
     ip("ip", "link", "add", "br0", "type", "bridge")
     ip("ip", "link", "add", "vx", "type", "vxlan", "id", "10", "dstport", "4789", "local", "127.0.0.1", "nolearning")

@@ -47,6 +47,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     def __post_init__(self) -> None:
         if bool(self.northbound) != bool(self.southbound):
             raise ValueError("northbound and southbound are named together")
+        if self.pods.follow and not self.northbound:
+            raise ValueError("pods.follow needs northbound and southbound")
         if self.probe <= 0:
             raise ValueError(f"probe {self.probe} must be more than 0")
         if self.gc_period <= 0:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.api.admission_review import _ends_cascade, ReviewedWrite
+from outlive.api.admission_review import ReviewedWrite, _ends_cascade
 from outlive.api.auth import Identity, Role
 from outlive.api.quotas import COUNTED_AGAIN_S, HostQuotas
 from outlive.base.clock import LoopClock

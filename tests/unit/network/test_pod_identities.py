@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.loops import run
 
+from outlive.base.clock import LoopClock
 from outlive.base.errors import BadInput
-from outlive.drivers.kubernetes.pod_cluster import read_identities
+from outlive.drivers.kubernetes.pod_cluster import IdentitiesFile, read_identities
 from outlive.network.pod_identities import DEFAULT_IDENTITIES
 
 FILE = """
@@ -32,6 +34,22 @@ def test_names_are_found_by_their_prefix_or_as_a_whole(tmp_path: Path) -> None:
         assert not known.user(name).may_change(["k8s.ovn.org/dpu.connection-status"])
     assert known.user("system:ovn-node:hv-b").node == "hv-b", "those that are always known"
     assert read_identities("") == DEFAULT_IDENTITIES
+
+
+def test_a_file_is_read_again_and_one_that_is_broken_leaves_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "identities.yaml"
+    path.write_text(FILE)
+
+    async def story() -> list[bool]:
+        clock = LoopClock()
+        known, found = IdentitiesFile(str(path), clock), []
+        for text in ("identities: []", "[", FILE):
+            path.write_text(text)
+            await clock.sleep(20)
+            found.append(known().user("allocator").may_change(["k8s.ovn.org/pod-networks"]))
+        return found
+
+    assert run(story()) == [False, False, True]
 
 
 @pytest.mark.parametrize("text", ["identities: {}", "identities: [{prefix: ''}]", "other: 1", "[", "identities: [{}]"])

@@ -9,6 +9,7 @@ from typing import Final
 from outlive.base.clock import Clock
 from outlive.base.errors import BadInput
 from outlive.base.ids import Ids
+from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.drivers.kubernetes.events import KubernetesEvents
 from outlive.drivers.kubernetes.verbs import KubernetesVerbs
@@ -23,8 +24,11 @@ from outlive.store.kubernetes import KubernetesStore, cluster_access
 CONTROLLER: Final = "outlive.dev/network"
 """By which name events are reported."""
 IDENTITIES_BYTES: Final = 2**18
+READ_S: Final = 10.0
+"""How often the file of identities is read."""
 PAGE_OBJECTS: Final = 50
 """Of listings: pods have some 10 KiB each, of which little is kept."""
+_log = get_logger("network")
 
 
 def open_pod_cluster(
@@ -39,6 +43,27 @@ def open_pod_cluster(
     events = KubernetesEvents(store, clock=clock, ids=ids, controller=CONTROLLER, instance=instance)
     neighbours = BridgeNeighbours(settings.evpn.networks) if settings.evpn.hypervisor else None
     return PodCluster(store, KubernetesVerbs(store), events, events.run, neighbours)
+
+
+class IdentitiesFile:
+    """The identities of a file, which is looked at again from time to time; one that is broken leaves those before."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        """``BadInput`` where it cannot be read now."""
+        self._path = path
+        self._clock = clock
+        self._known = read_identities(path)
+        self._read_s = clock.monotonic()
+
+    def __call__(self) -> PodIdentities:
+        """The identities of now."""
+        if self._path and self._clock.monotonic() - self._read_s >= READ_S:
+            self._read_s = self._clock.monotonic()
+            try:
+                self._known = read_identities(self._path)
+            except BadInput as error:
+                _log.warning("network.identities", error=str(error))
+        return self._known
 
 
 def read_identities(path: str) -> PodIdentities:
