@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from outlive.drivers.ovn.neighbour_table import BridgeNeighbours
 from outlive.network.announce import RESUME_SCHEDULE_MS, RarpFrame, announce_address, encode_frame
 from outlive.network.pod_settings import EvpnNetwork
 
-NAMESPACE = "outlive-announce"
+NAMESPACE = f"outlive-announce-{os.getpid()}"
 MAC, ADDRESS = "0a:58:c0:a8:28:09", "192.168.40.9"
 LISTEN = """
 import socket, sys, time
