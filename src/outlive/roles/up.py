@@ -473,6 +473,7 @@ class UpRole:
             clock=self._clock,
             emit=self._events.emit,
             max_parallel=self.settings.network.max_parallel,
+            gc_period_s=float(self.settings.network.gc_period),
         )
         self.network.attach(self.manager, self.elector)
 
