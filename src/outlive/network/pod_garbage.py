@@ -1,7 +1,8 @@
 """Rows of VMs of pods that are gone: found at start, and again from time to time.
 
 At start what is in use is known for sure, since every pod was just listed, and what is left over goes at once. Later an
-orphan is reported first and deleted one period after, if it is one still.
+orphan is reported first and deleted one period after, if it is one still. Where suddenly most VMs seem to be gone,
+nothing is deleted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from outlive.base.errors import Refused
 from outlive.base.logging import get_logger
 from outlive.network.addresses import SYNC_ADDRESSES, SyncAddressesInput
+from outlive.network.cleanup import BRAKE_LEAST, BRAKE_SHARE
 from outlive.network.copies import Copy, VmKey, age_key, group_by_vm
 from outlive.network.garbage import is_orphan
 from outlive.network.names import (
@@ -94,6 +96,9 @@ class PodGarbage:
 
         def plan(rows: Rows, _: OvnFeatures) -> Sequence[Op]:
             orphans = find_orphans(rows, use)
+            if is_suspicious(orphans, rows):
+                _log.error("network.orphans_kept", rows=len(orphans), named=sorted(orphans)[:20])
+                return ()
             chosen = {key: one for key, one in orphans.items() if allowed is None or key in allowed}
             deleted[0] = len(chosen)
             return delete_orphans(list(chosen.values()))[:LIMIT]
@@ -154,6 +159,18 @@ def _is_orphan_port(row: Columns, use: UseOfNetwork) -> bool:
         return False
     start = port_name(vm.namespace, "", ids.get(NAD_KEY, DEFAULT_NETWORK))
     return not name.startswith(start) or f"{vm.namespace}/{name.removeprefix(start)}" not in use.pods
+
+
+def is_suspicious(orphans: Mapping[str, tuple[str, Columns]], rows: Rows) -> bool:
+    """True if most VMs that have rows seem to be gone: rather the pods are not those of this cloud."""
+    gone = {vm_in(external_ids(row)) for _, row in orphans.values()}
+    known = {
+        vm_in(external_ids(row))
+        for table in (ROUTES, POLICIES, DHCP, PORTS)
+        for row in rows.get(table, ())
+        if not _is_of_own_hosts(row)
+    }
+    return len(gone) > max(BRAKE_LEAST, BRAKE_SHARE * len(known - {None}))
 
 
 def delete_orphans(orphans: Sequence[tuple[str, Columns]]) -> list[Op]:

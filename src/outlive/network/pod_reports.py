@@ -46,8 +46,10 @@ class PodReports:
         self._events = events
         self._told: OrderedDict[VmKey, dict[str, str]] = OrderedDict()
         self._problems = metrics.counter("network_pod_problems_total", "Problems of VMs' pods, as told", ("reason",))
-        self._deleted = metrics.counter("network_orphans_deleted_total", "Rows of VMs that are gone, deleted", ())
-        self._orphans = metrics.gauge("network_orphans", "Rows of VMs that are gone, as last found", ())
+        self._deleted = metrics.counter(
+            "network_pod_orphans_deleted_total", "Rows of pods' VMs that are gone, deleted", ()
+        )
+        self._orphans = metrics.gauge("network_pod_orphans", "Rows of pods' VMs that are gone, as last found", ())
 
     def tell(self, vm: VmKey, copies: Sequence[Copy], problems: Mapping[str, OutliveError]) -> None:
         """Tell the VM's newest pod of each problem, once until it changes."""

@@ -213,9 +213,25 @@ def test_later_leftovers_are_reported_one_period_before_they_go() -> None:
         everything = names(zone.nb.tables)
         await world.settle(600)
         assert names(zone.nb.tables) == everything
-        assert b"outlive_network_orphans 4.0" in zone.metrics.render()
+        assert b"outlive_network_pod_orphans 4.0" in zone.metrics.render()
         await world.settle(600)
         assert names(zone.nb.tables) == OTHERS
+
+    play_leftovers(check)
+
+
+@pytest.mark.parametrize(("gone", "deleted"), [(10, True), (11, False)])
+def test_where_most_vms_seem_to_be_gone_nothing_is_deleted(gone: int, deleted: bool) -> None:
+    async def check(world: PodWorld, zone: Zone) -> None:
+        for number in range(gone):
+            ids = {ZONE_KEY: LOCAL, NAMESPACE_KEY: "shop", VM_KEY: f"gone-{number}"}
+            zone.nb.add(ROUTES, ip_prefix=f"10.44.7.{number + 50}", nexthop="10.44.7.9", external_ids=ids)
+        zone.start()
+        await world.settle()
+        assert (zone.nb.table(ROUTES) == []) is deleted
+        world.run("cart-1", "cart", "hv-a")
+        await world.settle()
+        assert zone.nb.port("shop_cart-1"), "VMs are followed all the same"
 
     play_leftovers(check)
 
