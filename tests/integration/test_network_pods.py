@@ -45,6 +45,8 @@ from outlive.store.memory import MemoryStore
 pytestmark = [pytest.mark.component("kubernetes", "ovn"), pytest.mark.slow]
 WAIT_S = 20.0
 DEPLOY = Path(__file__).parents[2] / "deploy/kubernetes/network"
+ACCOUNT = "follower-of-tests"
+"""Not that of the controllers: what that asks for is counted by other tests."""
 PODS = "/api/v1/namespaces/shop/pods"
 
 
@@ -64,6 +66,10 @@ class Cluster:
         self._make("/api/v1/namespaces/kube-system/services", service)
         for name in ("account.yaml", "announcer.yaml"):
             self.server.apply(DEPLOY / name, "outlive")
+        bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        bound = self.server.call("GET", f"{bindings}/outlive-network-pods")
+        subject = {**bound["subjects"][0], "name": ACCOUNT}
+        self._make(bindings, {"metadata": {"name": ACCOUNT}, "roleRef": bound["roleRef"], "subjects": [subject]})
 
     def clean(self) -> None:
         for pod in self.server.call("GET", PODS)["items"]:
@@ -116,7 +122,7 @@ class Followed:
         self.cluster = cluster
         self.nb = nb
         self.networks = networks
-        self._account = cluster.server.account_kubeconfig("outlive", "outlive-controller", folder / "account")
+        self._account = cluster.server.account_kubeconfig("outlive", ACCOUNT, folder / "account")
         self._tasks: list[asyncio.Task[None]] = []
         self._stores: list[KubernetesStore] = []
 
