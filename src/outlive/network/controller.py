@@ -20,25 +20,22 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
-from outlive.network.copies import VmKey
-from outlive.network.informers import BY_MAC, BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
+from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
-from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult
+from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.ports import (
     Binding,
     Chassis,
     NorthboundDb,
     OvnFeatures,
     Receipt,
-    Scope,
     SouthboundDb,
-    chassis_name,
 )
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
-    PortFacts,
     VmPlace,
+    host_chassis,
     is_programmed,
     obstacle_of,
     own_port,
@@ -271,12 +268,8 @@ class NetworkController:
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
-        hosts = {
-            one: found for one in (place.host, place.target) if (found := self.informers.hosts.get(one)) is not None
-        }
-        same_mac = self.informers.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
         overlaps = self._switches.overlap_of(port.spec.network)
-        problem = obstacle_of(PortFacts(port, network, vm, place, hosts, overlaps, same_mac))
+        problem = obstacle_of(self.informers.facts_of(port, vm, place, overlaps))
         if problem is not None:
             return problem
         assert network is not None
@@ -290,33 +283,24 @@ class NetworkController:
         self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
     ) -> tuple[Receipt, tuple[str, ...]]:
         """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
-        hosts = [one for one in (place.host, place.target) if one]
         await self._read_chassis()
-        chassis = {one: self._chassis_of(one) for one in hosts}
+        wanted = OwnVmInput(
+            vm=name,
+            host=place.host or None,
+            target=place.target or None,
+            ports=tuple(planned.values()),
+            chassis={one: self._chassis_of(one) for one in (place.host, place.target) if one},
+        )
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            given = OwnVmInput(
-                vm=name,
-                host=place.host or None,
-                target=place.target or None,
-                ports=tuple(planned.values()),
-                chassis=chassis,
-                strategies=features.strategies if features.chassis_list else (),
-                fqdn=features.dhcpv6_fqdn,
-                rows=rows,
-            )
+            given = with_rows(wanted, rows, features)
             result = OWN_VM.function(given)
             used[:] = [(given, result)]
             return result.ops
 
-        interfaces = {interface_id(own.interface, own.mode, host): name for own in planned.values() for host in hosts}
-        self._vm_of_port.update(interfaces)
-        scope = Scope(
-            vms=(VmKey(OWN_NAMESPACE, name),),
-            ports=tuple(interfaces),
-            addresses=tuple(one.partition("/")[0] for own in planned.values() for one in own.addresses),
-        )
+        scope = own_vm_scope(wanted)
+        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
         seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
         if seen_s is not None:
             self._decide_s.labels(queue).observe(max(0.0, began_s - seen_s))
@@ -348,9 +332,9 @@ class NetworkController:
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        if found is not None and found.spec.chassis:
-            return found.spec.chassis
-        return host if host in self._chassis else chassis_name(host, self._chassis.values())
+        if host in self._chassis and (found is None or not found.spec.chassis):
+            return host
+        return host_chassis(found, host, self._chassis.values())
 
     # What is reported
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.network.views import PortFacts, VmPlace
 from outlive.resources import (
     Condition,
     Hypervisor,
@@ -56,6 +57,12 @@ class NetworkInformers:
     networks: Informer[VirtualNetwork]
     vms: Informer[VirtualMachine]
     hosts: Informer[Hypervisor]
+
+    def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
+        """What the port is judged by; ``overlaps`` as there."""
+        hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
+        same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
+        return PortFacts(port, self.networks.get(port.spec.network), vm, place, hosts, overlaps, same_mac)
 
 
 class StatusWriter:

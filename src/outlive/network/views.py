@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.pool import check_network, gateway_of, with_mask
+from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
@@ -58,6 +59,11 @@ class PortFacts:
     """A network that comes first and whose subnets overlap."""
     same_mac: Iterable[VirtualMachinePort] = ()
     """Ports of the same network with the same MAC, this one too."""
+
+
+def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis]) -> str:
+    """The chassis of a host: as its record names it, else as OVN knows the host."""
+    return host.spec.chassis if host is not None and host.spec.chassis else chassis_name(name, known)
 
 
 def is_programmed(network: VirtualNetwork | None) -> bool:
