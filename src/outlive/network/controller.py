@@ -111,7 +111,7 @@ class NetworkController:
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
-        self._switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
@@ -224,7 +224,7 @@ class NetworkController:
     async def reconcile(self, key: str) -> Requeue | None:
         """Bring one VM's rows, or one network's, to what is wanted."""
         if key.startswith(NETWORK_PREFIX):
-            return await self._switches.reconcile(key.removeprefix(NETWORK_PREFIX))
+            return await self.switches.reconcile(key.removeprefix(NETWORK_PREFIX))
         return await self.reconcile_vm(key.removeprefix(VM_PREFIX), "others")
 
     async def reconcile_vm(self, name: str, queue: str) -> Requeue | None:
@@ -268,7 +268,7 @@ class NetworkController:
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
-        overlaps = self._switches.overlap_of(port.spec.network)
+        overlaps = self.switches.overlap_of(port.spec.network)
         problem = obstacle_of(self.informers.facts_of(port, vm, place, overlaps))
         if problem is not None:
             return problem

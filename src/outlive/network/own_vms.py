@@ -172,7 +172,7 @@ class _Plan:
             name = interface_id(port.interface, port.mode, place)
             row: Columns = {
                 "name": name,
-                "switch": _switch(network, place),
+                "switch": switch_on(network, place),
                 "type": None,
                 "port_security": [text] if port.port_security else [],
                 "external_ids": {
@@ -303,7 +303,8 @@ class _Plan:
         return external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER
 
 
-def _switch(network: OwnNetwork, host: str) -> str:
+def switch_on(network: OwnNetwork, host: str) -> str:
+    """The logical switch of the network that a port on this host is on."""
     return hypervisor_switch(host, network.name) if network.type == ROUTED else switch_name(network.name, network.type)
 
 

@@ -170,3 +170,12 @@ class SouthboundDb(Protocol):
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """Names of ports whose bindings changed, in batches; endless. An empty set: all may have changed."""
         ...
+
+
+class PacketTracer(Protocol):
+    """Follows a packet through the logical flows of one zone."""
+
+    async def trace(self, switch: str, flow: str) -> str:
+        """What ``ovn-trace`` prints of a packet that begins on this switch. ``Unavailable``; ``Refused`` with its words
+        where it does not take the packet."""
+        ...

@@ -166,6 +166,17 @@ def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachi
     )
 
 
+def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason | None:
+    """That the port has no addresses yet though its network manages them."""
+    if port.status.addresses or network.spec.addressing == "none":
+        return None
+    return reason(
+        NetworkReason.NO_ADDRESS,
+        problem=f"port {port.name} has no addresses yet",
+        remedy="see its condition Programmed: outlive describe virtualmachineport",
+    )
+
+
 def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
     spec = network.spec

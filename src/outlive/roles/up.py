@@ -37,9 +37,11 @@ from outlive.failover.report.reporter import SOURCE
 from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
+from outlive.network.addressing import parse_any
 from outlive.network.controller import NetworkController
 from outlive.network.informers import NetworkInformers, port_indexes
-from outlive.network.ports import NorthboundDb, SouthboundDb
+from outlive.network.inspector import NetworkInspector
+from outlive.network.ports import NorthboundDb, PacketTracer, SouthboundDb
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
 from outlive.placement.descheduling import NOVA, OWN
@@ -121,6 +123,8 @@ class NetworkDatabases:
 
     northbound: NorthboundDb
     southbound: SouthboundDb
+    tracer: PacketTracer | None = None
+    """Follows packets for ``outlive network trace``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +292,7 @@ class UpRole:
         self.recorded_faults = self._informer(Fault)
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
+        self._inspector: NetworkInspector | None = None
         if ports.network is not None:
             self._add_network(ports.network)
         self.manager.add_task("events", self._events.run)
@@ -454,6 +459,35 @@ class UpRole:
             max_parallel=self.settings.network.max_parallel,
         )
         self.network.attach(self.manager, self.elector)
+        self._inspector = NetworkInspector(
+            informers,
+            self.network.switches,
+            databases.northbound,
+            databases.southbound,
+            self._clock,
+            databases.tracer,
+        )
+
+    async def check_network(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """What OVN has otherwise than it should; ``name``: of one network or VM."""
+        found: dict[str, Any] = msgspec.to_builtins(await self._network_inspector().inspect(query.get("name", "")))
+        return found
+
+    async def trace_network(self, query: Mapping[str, str]) -> list[Any]:
+        """The ways of packets of a VM or port ``name``: ``to`` an address, ``from`` another VM or port."""
+        name, to = query.get("name", ""), query.get("to", "")
+        if not name:
+            raise BadInput("names no VM", place="name", remedy="give the name of a VM or port")
+        if to:
+            parse_any(to)
+        found = await self._network_inspector().trace(name, to, query.get("from", ""))
+        return [msgspec.to_builtins(one) for one in found]
+
+    def _network_inspector(self) -> NetworkInspector:
+        if self._inspector is None:
+            remedy = "name OVN's databases in its settings: network.northbound and network.southbound"
+            raise NotFound("this server programs no networks", remedy=remedy)
+        return self._inspector
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""

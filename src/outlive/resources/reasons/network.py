@@ -39,6 +39,7 @@ class NetworkReason(enum.StrEnum):
     BOUND_ELSEWHERE = "bound-elsewhere"
     PORT_DOWN = "port-down"
     CHASSIS_SILENT = "chassis-silent"
+    NORTHD_BEHIND = "northd-behind"
     MAC_LEARNED = "mac-learned"
 
 
@@ -106,6 +107,9 @@ TABLE: Final[Table] = {
         "chassis {chassis} has not answered since change {change}; OVN is at {now}, and goes on to show as up what is "
         "bound there",
         "see ovn-controller on {host}",
+    ),
+    NetworkReason.NORTHD_BEHIND: Template(
+        "no chassis has followed since change {change}, and OVN is at {now}", "see whether ovn-northd runs"
     ),
     NetworkReason.MAC_LEARNED: Template(
         "a router has learned {found} for {address}, which is that of {mac}",
