@@ -76,6 +76,7 @@ class SimulatedOvn:
 
     def __init__(self, *chassis: str, version: str = VERSION) -> None:
         self.rows: Rows = {}
+        """Of the northbound database."""
         self.version = version
         self.nb_cfg = 0
         self.faults = OvnFaults()
@@ -114,6 +115,10 @@ class SimulatedOvn:
     def restore(self, rows: Rows) -> None:
         """The rows are again what they were; connections are made anew."""
         self._replace(apply(rows, ()), None)
+
+    def reconnect(self) -> None:
+        """All connections to the northbound database are made anew."""
+        self._replace(self.rows, None)
 
     def _replace(self, rows: Rows, writer: object) -> None:
         before, self.rows = self.rows, rows
