@@ -23,8 +23,8 @@ from outlive.network.inspection import (
     judge_learned,
     named_in,
 )
-from outlive.network.names import ROUTED
-from outlive.network.operations import Op, Rows
+from outlive.network.names import CLUSTER_ROUTER, ROUTED
+from outlive.network.operations import PORTS, ROUTER_PORTS, Op, Rows
 from outlive.network.own_vms import OwnPort, OwnVmInput, own_vm_scope, plan_own_vm, with_rows
 from outlive.network.packets import TracePacket, TracePort, compose_packet, compose_packets, trace_port
 from outlive.network.ports import (
@@ -38,7 +38,7 @@ from outlive.network.ports import (
 )
 from outlive.network.switches import NetworkSwitches
 from outlive.network.topology import plan_topology
-from outlive.network.traces import TraceAnswer, read_trace
+from outlive.network.traces import TraceAnswer, read_trace, traced_ports
 from outlive.network.views import (
     VmPlace,
     host_chassis,
@@ -129,7 +129,12 @@ class NetworkInspector:
         names = self._port_names(packets)
         answers = []
         for packet in packets[:PACKETS_LIMIT]:
-            answers.append(read_trace(packet, await self._tracer.trace(packet.switch, packet.flow), names))
+            text = await self._tracer.trace(packet.switch, packet.flow)
+            passed = traced_ports(text)
+            rows = await self._nb.rows(Scope(ports=passed, names=passed))
+            places = {row["name"]: row.get("switch", "") for row in rows.get(PORTS, ())}
+            places |= {row["name"]: row.get("router") or CLUSTER_ROUTER for row in rows.get(ROUTER_PORTS, ())}
+            answers.append(read_trace(packet, text, names, places))
         return answers
 
     def _trace_ports(self, name: str) -> list[TracePort]:

@@ -107,9 +107,17 @@ class _Pipeline(msgspec.Struct, kw_only=True):
     asks: bool = False
 
 
-def read_trace(packet: TracePacket, text: str, names: Mapping[str, str]) -> TraceAnswer:
-    """The way of the packet; ``names``: in words, of logical ports."""
+def traced_ports(text: str) -> tuple[str, ...]:
+    """The ports by which the packet comes into a switch or router."""
+    return tuple(dict.fromkeys(one.inport for one in _pipelines(text)))
+
+
+def read_trace(packet: TracePacket, text: str, names: Mapping[str, str], places: Mapping[str, str]) -> TraceAnswer:
+    """The way of the packet. ``names``: in words, of logical ports; ``places``: port → its switch or router, which the
+    program calls by a UUID."""
     pipelines = list(_pipelines(text))
+    for one in pipelines:
+        one.place = places.get(one.inport, one.place)
     outputs = [one.output for one in pipelines if one.output is not None]
     ends = list(dict.fromkeys(port for port, kind in outputs if kind not in _INTERNAL | {"localnet"}))
     wire = [port for port, kind in outputs if kind == "localnet"]

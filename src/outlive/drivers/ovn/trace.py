@@ -15,10 +15,13 @@ MESSAGE_CHARACTERS: Final = 300
 
 
 class OvnTracer:
-    """See the protocol. ``southbound``: as the settings name it; further words are options of the program."""
+    """See the protocol. ``southbound``: as the settings name it; further words are options of the program.
+
+    Friendly names are those that it cuts: of a port that is called like a UUID, it would print six digits.
+    """
 
     def __init__(self, southbound: str, *options: str, program: str = PROGRAM) -> None:
-        self._argv = (program, f"--db={southbound}", *options)
+        self._argv = (program, f"--db={southbound}", "--no-friendly-names", *options)
 
     async def trace(self, switch: str, flow: str) -> str:
         """See the protocol."""
