@@ -277,6 +277,9 @@ class Demands(Part, frozen=True, kw_only=True):
     id: str
     rules: tuple[AffinityRule, ...] = ()
     host_limit: tuple[str, ...] = ()
+    """All limits together."""
+    network_hosts: dict[str, tuple[str, ...]] = {}
+    """Of these, what its networks reach."""
     preferred: dict[str, int] = {}
     zone: str = ""
     project: str = ""
@@ -301,7 +304,8 @@ def demands_of(vm: VirtualMachine) -> Demands:
     return Demands(
         id=vm.name,
         rules=spec.affinity_rules,
-        host_limit=spec.allowed_hosts,
+        host_limit=vm.allowed_hosts,
+        network_hosts=vm.status.network_hosts,
         preferred=spec.preferred_hosts.weights,
         zone=spec.zone,
         project=spec.project,
@@ -465,13 +469,22 @@ def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts |
 def _objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -> Iterator[tuple[bool, Reason]]:
     """What speaks against the host, and whether it is a hard rule."""
     if not may_run_on(vm, host):
-        yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
+        far = next((name for name, hosts in _network_hosts(vm).items() if host not in hosts), None)
+        if far is not None:
+            yield True, reason(PlaceReason.NETWORK_UNREACHED, vm=vm.id, host=host, network=far)
+        else:
+            yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
     if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
         yield True, reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
     for rule in vm.rules:
         wrong = _wrong(vm.id, host, rule, peers)
         if wrong is not None:
             yield rule.policy in HARD, wrong
+
+
+def _network_hosts(vm: RuledVm) -> Mapping[str, tuple[str, ...]]:
+    """What its networks reach, as far as the view tells it apart from its other limits."""
+    return vm.network_hosts if isinstance(vm, Demands) else {}
 
 
 def _wrong(vm: str, host: str, rule: AffinityRule, peers: Peers) -> Reason | None:

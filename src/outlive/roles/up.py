@@ -39,6 +39,7 @@ from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.network.addressing import parse_any
 from outlive.network.controller import NetworkController
+from outlive.network.host_limits import NetworkHostLimits
 from outlive.network.informers import NetworkInformers, port_indexes
 from outlive.network.inspector import NetworkInspector
 from outlive.network.ports import NorthboundDb, PacketTracer, SouthboundDb
@@ -293,8 +294,7 @@ class UpRole:
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
         self._inspector: NetworkInspector | None = None
-        if ports.network is not None:
-            self._add_network(ports.network)
+        self._add_network(ports.network)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -439,14 +439,17 @@ class UpRole:
             self._store, kind, clock=self._clock, random=self._informing, indexes=indexes, selector=selector
         )
 
-    def _add_network(self, databases: NetworkDatabases) -> None:
-        """What has networks follow VMs, behind the same election."""
+    def _add_network(self, databases: NetworkDatabases | None) -> None:
+        """What has networks follow VMs, and VMs stay where their networks are, behind the same election."""
         informers = NetworkInformers(
             ports=self._informer(VirtualMachinePort, port_indexes()),
             networks=self._informer(VirtualNetwork),
             vms=self.informers.vms,
             hosts=self.informers.hypervisors,
         )
+        NetworkHostLimits(self._store, informers, self._clock).attach(self.manager, self.elector)
+        if databases is None:
+            return
         self.network = NetworkController(
             self._store,
             informers,
