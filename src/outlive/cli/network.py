@@ -68,7 +68,7 @@ async def trace(
     output: Report,
     name: Annotated[str, typer.Argument(metavar="VM|PORT", help="The VM, or one of its ports.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="ADDRESS", help="Where it sends to; else all that must work.")
+        str, typer.Option("--to", "-t", metavar="ADDRESS", help="Where it sends to; else all that must work.")
     ] = "",
     sender: Annotated[str, typer.Option("--from", metavar="VM|PORT", help="Who sends to it.")] = "",
     raw: Annotated[bool, typer.Option("--raw", help="What ovn-trace prints, as it is.")] = False,

@@ -94,8 +94,8 @@ class StatusWriter:
 
 
 def condition_of(kind: str, problem: Reason | None, at: datetime | None) -> Condition:
-    """True where there is no problem, else false with it."""
+    """True where there is no problem, else false with it and what helps."""
     if problem is None:
         return Condition(type=kind, status="True", last_transition_time=at)
-    message = render(problem).text
+    message = str(render(problem))
     return Condition(type=kind, status="False", reason=problem.code, message=message, last_transition_time=at)
