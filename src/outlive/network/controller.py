@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
+from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
@@ -32,6 +34,7 @@ from outlive.network.ports import (
     Receipt,
     SouthboundDb,
 )
+from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     VmPlace,
@@ -49,7 +52,7 @@ from outlive.resources import (
     VirtualMachinePortStatus,
     VirtualNetwork,
 )
-from outlive.resources.meta import condition, with_condition
+from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
@@ -80,6 +83,12 @@ class _VmRows:
     move: str = ""
     nb_cfg: int = 0
     committed_s: float = 0.0
+    decide_s: float = 0.0
+    """Of the last transaction, from the event …"""
+    commit_s: float = 0.0
+    """… and how long it took."""
+    is_overwritten: bool = False
+    """Whether somebody else has changed its rows since."""
 
 
 class NetworkController:
@@ -106,7 +115,7 @@ class NetworkController:
         self._sb = southbound
         self._decisions = decisions
         self._clock = clock
-        self._emit = emit
+        self._events = NetworkEvents(informers, emit)
         self._max_parallel = max_parallel
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
@@ -120,7 +129,7 @@ class NetworkController:
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
-        self._prepare_s = metrics.histogram("network_prepare_seconds", "From a migration to a prepared target", ())
+        self._times = StageTimes(northbound, self._writer, metrics)
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
@@ -148,6 +157,7 @@ class NetworkController:
         self._runs = (moves, others)
         manager.add_task("network-bindings", self._follow_bindings, elector=elector, after_sync=True)
         manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
+        manager.add_task("network-times", self._times.run, elector=elector)
 
     # Which keys a change asks for
 
@@ -217,6 +227,8 @@ class NetworkController:
             for name in names:
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
+                    if found in self._vms:
+                        self._vms[found].is_overwritten = True
                     self._add(found)
 
     # Reconciling
@@ -252,8 +264,10 @@ class NetworkController:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         for port_name, problem in problems.items():
-            await self._writer.write_port(port_name, _not_programmed(problem))
+            self._events.not_programmed(port_name, problem)
+            await self._writer.write_port(port_name, _not_programmed(problem, as_datetime(self._clock.now())))
         move = await self._prepared(name, place, planned, receipt) if place.move else {}
+        self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
             await self._writer.write_port(port_name, self._settled(own, place, binding, move.get(port_name)))
@@ -302,18 +316,23 @@ class NetworkController:
         scope = own_vm_scope(wanted)
         self._vm_of_port.update(dict.fromkeys(scope.ports, name))
         seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
+        decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
-            self._decide_s.labels(queue).observe(max(0.0, began_s - seen_s))
+            self._decide_s.labels(queue).observe(decide_s)
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
         if known.move != place.move:
+            self._events.aborted(self.informers.vms.get(name), known.move)
             self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
         if receipt.ops:
             known.nb_cfg = receipt.nb_cfg
-            self._commit_s.observe(max(0.0, self._clock.monotonic() - began_s))
+            known.decide_s, known.commit_s = decide_s, max(0.0, self._clock.monotonic() - began_s)
+            self._commit_s.observe(known.commit_s)
+            if known.is_overwritten:
+                self._events.overwritten(name, len(receipt.ops))
             for op in receipt.ops:
                 self._ops.labels(op.op).inc()
             given, result = used[0]
@@ -321,6 +340,7 @@ class NetworkController:
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+        known.is_overwritten = False
         return receipt, used[0][1].foreign
 
     async def _read_chassis(self) -> None:
@@ -362,7 +382,8 @@ class NetworkController:
             if problem is None:
                 if reported is None or reported.id != place.move or not reported.prepared:
                     took_s = max(0.0, self._clock.monotonic() - known.committed_s)
-                    self._prepare_s.observe(took_s)
+                    self._times.prepared(took_s)
+                    self._events.late(name, port_name, place, took_s)
                     moves[port_name] = PortMove(id=place.move, prepared=True, times_ms={"prepare": 1000 * took_s})
                 else:
                     moves[port_name] = reported
@@ -370,6 +391,21 @@ class NetworkController:
                 message = render(problem)
                 moves[port_name] = PortMove(id=place.move, reason=problem.code, message=message.text)
         return moves
+
+    def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:
+        """Have the stages measured of a transaction that gave ports another place."""
+        before = {one: found.status for one in planned if (found := self.informers.ports.get(one)) is not None}
+        switched = tuple(one for one, status in before.items() if status.active_on not in ("", place.host))
+        if not switched or not receipt.ops:
+            return
+        move = next((status.migration for one in switched if (status := before[one]).migration is not None), None)
+        alone = not (self._nb.features().chassis_list and self._nb.features().strategies)
+        twins = frozenset(one for one in switched if planned[one].mode == "twin" or alone)
+        known, chassis = self._vms[name], self._chassis_of(place.host)
+        move_id = move.id if move is not None else ""
+        self._times.measure(
+            SwitchOver(name, move_id, switched, twins, chassis, receipt, known.decide_s, known.commit_s)
+        )
 
     def _settled(self, own: OwnPort, place: VmPlace, binding: Binding | None, move: PortMove | None) -> Any:
         """From the status of a port that OVN has to what it is now."""
@@ -419,10 +455,10 @@ def _name(old: Any, new: Any) -> str:
     return str((new if new is not None else old).name)
 
 
-def _not_programmed(problem: Reason) -> Any:
+def _not_programmed(problem: Reason, at: datetime) -> Any:
+    """From the status of a port to one that says why OVN does not have it."""
+
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-        before = condition(now.conditions, "Programmed")
-        at = before.last_transition_time if before is not None and before.status == "False" else None
         return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
 
     return change

@@ -24,17 +24,17 @@ from outlive.network.inspection import (
     named_in,
 )
 from outlive.network.names import CLUSTER_ROUTER, ROUTED
-from outlive.network.operations import PORTS, ROUTER_PORTS, Op, Rows
+from outlive.network.operations import PORTS, ROUTER_PORTS, Rows
 from outlive.network.own_vms import OwnPort, OwnVmInput, own_vm_scope, plan_own_vm, with_rows
 from outlive.network.packets import TracePacket, TracePort, compose_packet, compose_packets, trace_port
 from outlive.network.ports import (
     Chassis,
     NorthboundDb,
-    OvnFeatures,
     PacketTracer,
     Receipt,
     Scope,
     SouthboundDb,
+    last_change,
 )
 from outlive.network.switches import NetworkSwitches
 from outlive.network.topology import plan_topology
@@ -100,7 +100,7 @@ class NetworkInspector:
             rows = await self._nb.rows()
         abouts = {*(f"VirtualMachine/{one}" for one in vms), *(f"VirtualNetwork/{one}" for one in networks)}
         found += find_row_conflicts(rows, abouts if name else None)
-        change = await self._last_change()
+        change = await last_change(self._nb)
         found += await self._silent(chassis, change, vms)
         ports_count = sum(len(self._ports_of(one)) for one in vms)
         return NetworkInspection(
@@ -268,15 +268,6 @@ class NetworkInspector:
 
     def _chassis_of(self, host: str, known: list[Chassis]) -> str:
         return host_chassis(self._informers.hosts.get(host), host, known)
-
-    async def _last_change(self) -> int:
-        """The number of the last change: that of a transaction which changes nothing, so none is sent."""
-
-        def plan(_rows: Rows, _features: OvnFeatures) -> tuple[Op, ...]:
-            return ()
-
-        receipt = await self._nb.transact(Scope(ports=("",)), plan, comment="outlive network check")
-        return receipt.nb_cfg
 
     async def _silent(self, chassis: list[Chassis], change: int, vms: list[str]) -> list[NetworkFinding]:
         """Chassis of hosts of these VMs that do not follow OVN's changes."""

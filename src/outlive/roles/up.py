@@ -39,6 +39,7 @@ from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.network.addressing import parse_any
 from outlive.network.controller import NetworkController
+from outlive.network.faults import NetworkFaults
 from outlive.network.host_limits import NetworkHostLimits
 from outlive.network.informers import NetworkInformers, port_indexes
 from outlive.network.inspector import NetworkInspector
@@ -462,6 +463,15 @@ class UpRole:
             max_parallel=self.settings.network.max_parallel,
         )
         self.network.attach(self.manager, self.elector)
+        faults = NetworkFaults(
+            informers,
+            databases.northbound,
+            databases.southbound,
+            FaultRecorder(self._store, self._clock, "network"),
+            self._clock,
+            self._events.emit,
+        )
+        self.manager.add_task("network-faults", faults.run, elector=self.elector, after_sync=True)
         self._inspector = NetworkInspector(
             informers,
             self.network.switches,

@@ -144,6 +144,10 @@ class SimulatedSouthbound:
         if name in self._ovn.chassis:
             self._ovn.forget(name)
 
+    def healthy(self) -> str:
+        """See the protocol."""
+        return "there is no connection" if self._ovn.faults.southbound_down else ""
+
     async def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
         async for names in self._changes.read():
