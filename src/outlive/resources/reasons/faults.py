@@ -454,7 +454,10 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "see to the database and the way to it; guests that stay where they are keep their network",
     ),
     FaultCode.NETWORK_PORT_REFUSED: FaultEntry(
-        Severity.WARNING, 10, "{subject} is not programmed, so its VM lacks that network: {why}"
+        Severity.WARNING,
+        10,
+        "{subject} is not programmed, so its VM lacks that network: {why}",
+        "outlive describe virtualmachineport {subject}",
     ),
     FaultCode.NETWORK_CONFLICT: FaultEntry(
         Severity.CRITICAL, 25, "rows in OVN about {subject} contradict each other: {why}", "{remedy}"
