@@ -8,7 +8,7 @@ from typing import Final
 from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.network.changes import ChangeBatches, row_names
+from outlive.network.changes import ChangeBatches, ChangeReader, row_names
 from outlive.network.operations import LIMIT, Op, Rows, apply, find, is_same_row, needed
 from outlive.network.ports import Applied, Binding, Chassis, OvnFeatures, Plan, Receipt, Scope
 from outlive.network.scopes import scoped_rows
@@ -85,7 +85,7 @@ class SimulatedNorthbound:
 
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        return self._delayed()
+        return _delayed(self._changes.read(), self._clock, self._ovn)
 
     def healthy(self) -> str:
         """See the protocol."""
@@ -94,11 +94,6 @@ class SimulatedNorthbound:
     def reconnect(self) -> None:
         """The connection is made anew: everything may have changed."""
         self._changes.publish(frozenset())
-
-    async def _delayed(self) -> AsyncIterator[frozenset[str]]:
-        async for names in self._changes.read():
-            await self._clock.sleep(self._ovn.faults.event_delay_s)
-            yield names
 
     def _note(self, before: Rows, after: Rows, writer: object) -> None:
         if writer is None:
@@ -148,17 +143,22 @@ class SimulatedSouthbound:
         """See the protocol."""
         return "there is no connection" if self._ovn.faults.southbound_down else ""
 
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
+    def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        async for names in self._changes.read():
-            await self._clock.sleep(self._ovn.faults.event_delay_s)
-            yield names
+        return _delayed(self._changes.read(), self._clock, self._ovn)
 
     async def _travel(self) -> None:
         faults = self._ovn.faults
         await self._clock.sleep(self._random.uniform(*faults.latency_s))
         if faults.southbound_down:
             raise Unavailable("the southbound database does not answer")
+
+
+async def _delayed(reader: ChangeReader, clock: Clock, ovn: SimulatedOvn) -> AsyncIterator[frozenset[str]]:
+    async for names in reader:
+        if ovn.faults.event_delay_s > 0:
+            await clock.sleep(ovn.faults.event_delay_s)
+        yield names
 
 
 def _touched(rows: Rows, ops: list[Op]) -> list[object]:

@@ -72,7 +72,7 @@ class SimulatedChassis(msgspec.Struct, kw_only=True):
 
 
 class SimulatedOvn:
-    """See the module. ``changed`` of each listener is called with the rows before and after, and who wrote them."""
+    """See the module. Listeners are called with the rows before and after, and who wrote them (``None``: a restore)."""
 
     def __init__(self, *chassis: str, version: str = VERSION) -> None:
         self.rows: Rows = {}
@@ -132,8 +132,9 @@ class SimulatedOvn:
         """Northd, unless it is down, and the living chassis do what has been written."""
         if self.faults.northd_down:
             return
-        for port in sorted({*self.bindings, *(row["name"] for row in self.rows.get(PORTS, []))}):
-            self._bind(port)
+        rows = {row["name"]: row for row in self.rows.get(PORTS, [])}
+        for port in sorted({*self.bindings, *rows}):
+            self._bind(port, rows.get(port))
         for one in self.chassis.values():
             if one.alive:
                 one.nb_cfg = self.nb_cfg
@@ -141,13 +142,13 @@ class SimulatedOvn:
     def plug(self, port: str, chassis: str) -> None:
         """An interface of the port comes to a chassis."""
         self._plugged.setdefault(port, []).append(chassis)
-        self._bind(port)
+        self.catch_up()
 
     def unplug(self, port: str, chassis: str) -> None:
         """It goes."""
         if chassis in self._plugged.get(port, []):
             self._plugged[port].remove(chassis)
-        self._bind(port)
+        self.catch_up()
 
     def kill(self, chassis: str) -> None:
         """The chassis loses power, and with it its interfaces."""
@@ -180,17 +181,14 @@ class SimulatedOvn:
         )
         return sorted(found, key=lambda one: one.name)
 
-    def _bind(self, port: str) -> None:
-        """What the living chassis make of a port."""
-        row = next((row for row in self.rows.get(PORTS, []) if row.get("name") == port), None)
-        old = self.bindings.get(port)
+    def _bind(self, port: str, row: Columns | None) -> None:
+        """Make the binding of a port what the living chassis make of it."""
         if row is None:
-            if self.bindings.pop(port, None) is not None:
-                self._tell(port)
+            self.bindings.pop(port, None)
+            self._publish(port)
             return
-        if self.faults.northd_down:
-            return
-        old = old or Binding(port=port, datapath=row.get("switch", ""), tunnel_key=len(self.bindings) + 1)
+        new = Binding(port=port, datapath=row.get("switch", ""), tunnel_key=len(self.bindings) + 1)
+        old = self.bindings.get(port, new)
         requested = _requested(row)
         plugged = self._plugged.get(port, [])
         # a dead chassis keeps what it has
@@ -220,9 +218,9 @@ class SimulatedOvn:
 
     def _set(self, binding: Binding) -> None:
         self.bindings[binding.port] = binding
-        self._tell(binding.port)
+        self._publish(binding.port)
 
-    def _tell(self, port: str) -> None:
+    def _publish(self, port: str) -> None:
         for listener in self.binding_listeners:
             listener(port)
 
