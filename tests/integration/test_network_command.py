@@ -157,6 +157,37 @@ def test_what_cannot_be_traced_is_refused_in_one_line(cloud: Cloud, words: tuple
     assert result.line
 
 
+def test_a_move_is_measured_by_stages_and_leaves_ovn_as_it_should_be(cloud: Cloud) -> None:
+    _, host, number = VMS["cart"]
+
+    def write(status: dict[str, Any]) -> None:
+        vm = made(
+            "VirtualMachine", "cart", {"ports": [interface(number)]}, labels={"outlive.dev/host": host}, status=status
+        )
+        (cloud.directory.parent / "cart.json").write_text(json.dumps(vm))
+        result = outlive(
+            "apply", "-f", cloud.directory.parent / "cart.json", "--status", "--state-dir", cloud.directory
+        )
+        assert result.code == 0, result.err
+
+    def move() -> dict[str, Any]:
+        result = outlive("get", "virtualmachineports", "cart.0", "-o", "json", "--state-dir", cloud.directory)
+        found: dict[str, Any] = json.loads(result.out)["status"].get("migration") or {}
+        return found
+
+    home = {"assigned": {"hypervisor": "ch-1"}, "home": "ch-1"}
+    write({**home, "migration": {"id": "m1", "source": "ch-1", "target": "ch-2"}})
+    assert cloud.within(lambda: "ch-2" in interfaces(cloud, "cart"))
+    cloud.ovn.chassis[1].plug(interfaces(cloud, "cart")["ch-2"], mac(number))
+    assert cloud.within(lambda: move().get("prepared") is True), cloud.ask("check").out
+    write({**home, "assigned": {"hypervisor": "ch-2"}})
+    assert cloud.within(
+        lambda: move().get("timesMs", {}).keys() >= {"prepare", "decide", "commit", "northd", "flows"}
+    ), move()
+    assert cloud.within(lambda: not cloud.check("cart")), cloud.ask("check", "cart").out
+    assert {one["question"]: one["passed"] for one in cloud.trace("cart")}["in"] is True
+
+
 def test_a_chassis_that_died_is_told_with_the_change_it_knew(cloud: Cloud) -> None:
     """The last test: it does not come back."""
     cloud.ovn.chassis[1].kill()
