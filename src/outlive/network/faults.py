@@ -3,7 +3,7 @@ contradict each other, chassis that do not follow. The process that leads record
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
 from outlive.base.clock import Clock, Instant, as_instant
@@ -46,13 +46,16 @@ class NetworkFaults:
         recorder: FaultRecorder,
         clock: Clock,
         emit: Any,
+        offload: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
+        """``offload``: runs what takes long without the event loop."""
         self._informers = informers
         self._nb = northbound
         self._sb = southbound
         self._recorder = recorder
         self._clock = clock
         self._emit = emit
+        self._offload = offload
         self._away_s: dict[str, float] = {}
         """Database → since when it does not answer."""
         self._told_away: set[str] = set()
@@ -129,7 +132,7 @@ class NetworkFaults:
             rows = await self._nb.rows()
             self._conflicts_s = now_s
             found: dict[str, ActiveFault] = {}
-            for one in find_row_conflicts(rows):
+            for one in await self._offload(lambda: list(find_row_conflicts(rows))):
                 kind, _, name = one.about.partition("/")
                 if kind in ("VirtualMachine", "VirtualNetwork") and len(found) < CONFLICTS_REPORTED:
                     fields = {"why": one.text, "remedy": one.remedy}

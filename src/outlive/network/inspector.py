@@ -6,7 +6,8 @@ What differs is looked at a second time a moment later: the controller may just 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -57,8 +58,8 @@ SETTLE_S: Final = 1.0
 """After so long what differs is looked at again."""
 ANSWER_S: Final = 2.0
 """How long chassis may take to have OVN's last change."""
-PACKETS_LIMIT: Final = 64
-"""Packets of one trace."""
+PACKETS_LIMIT: Final = 16
+"""Packets of one trace; each takes seconds where OVN has many logical flows."""
 OTHERS_LIMIT: Final = 200
 """Ports among which neighbours and receivers are looked for."""
 
@@ -81,6 +82,7 @@ class NetworkInspector:
         self._sb = southbound
         self._clock = clock
         self._tracer = tracer
+        self._tracing = asyncio.Lock()
 
     async def inspect(self, name: str = "") -> NetworkInspection:
         """All networks and VMs, or one of them; ``NotFound``. ``Unavailable`` where OVN does not answer."""
@@ -127,15 +129,18 @@ class NetworkInspector:
             others = self._others(port)
             packets += [compose_packet(port, to, others)] if to else compose_packets(port, others)
         names = self._port_names(packets)
-        answers = []
-        for packet in packets[:PACKETS_LIMIT]:
+        return [await self._follow(packet, names) for packet in packets[:PACKETS_LIMIT]]
+
+    async def _follow(self, packet: TracePacket, names: Mapping[str, str]) -> TraceAnswer:
+        """The way of one packet. The program reads all of OVN's logical flows, so one of it runs at a time."""
+        assert self._tracer is not None
+        async with self._tracing:
             text = await self._tracer.trace(packet.switch, packet.flow)
-            passed = traced_ports(text)
-            rows = await self._nb.rows(Scope(ports=passed, names=passed))
-            places = {row["name"]: row.get("switch", "") for row in rows.get(PORTS, ())}
-            places |= {row["name"]: row.get("router") or CLUSTER_ROUTER for row in rows.get(ROUTER_PORTS, ())}
-            answers.append(read_trace(packet, text, names, places))
-        return answers
+        passed = traced_ports(text)
+        rows = await self._nb.rows(Scope(ports=passed, names=passed))
+        places = {row["name"]: row.get("switch", "") for row in rows.get(PORTS, ())}
+        places |= {row["name"]: row.get("router") or CLUSTER_ROUTER for row in rows.get(ROUTER_PORTS, ())}
+        return read_trace(packet, text, names, places)
 
     def _trace_ports(self, name: str) -> list[TracePort]:
         """The ports of a VM, or one by name, at their places."""

@@ -470,6 +470,7 @@ class UpRole:
             FaultRecorder(self._store, self._clock, "network"),
             self._clock,
             self._events.emit,
+            self._offload,
         )
         self.manager.add_task("network-faults", faults.run, elector=self.elector, after_sync=True)
         self._inspector = NetworkInspector(
