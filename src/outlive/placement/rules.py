@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from outlive.base.phrases import listing
 from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
 from outlive.resources.hosts import WORKING_CONDITIONS, lost_places
 from outlive.resources.meta import Part
@@ -25,6 +26,8 @@ AFFINITY: Final = "affinity"
 ANTI_AFFINITY: Final = "anti-affinity"
 HARD: Final = frozenset({AFFINITY, ANTI_AFFINITY})
 """Policies that refuse hosts; the others only rank them."""
+HOSTS_NAMED: Final = 6
+"""Hosts that a sentence names."""
 _TOGETHER: Final = frozenset({AFFINITY, "soft-affinity"})
 _CODES: Final = {policy: PlaceReason(policy) for policy in (*HARD, "soft-affinity", "soft-anti-affinity")}
 
@@ -311,6 +314,15 @@ def demands_of(vm: VirtualMachine) -> Demands:
         project=spec.project,
         extra_specs=spec.extra_specs,
     )
+
+
+def describe_network_limits(vm: VirtualMachine) -> list[str]:
+    """Each of its networks that does not reach every host, with those that it reaches, in words."""
+    return [
+        f"network {name} reaches {listing(hosts, most=HOSTS_NAMED) if hosts else 'no host at all'}: "
+        "it may run nowhere else"
+        for name, hosts in vm.status.network_hosts.items()
+    ]
 
 
 class Group(Part, frozen=True, kw_only=True):

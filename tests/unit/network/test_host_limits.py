@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
+from tests.support.command import outlive
 
 from outlive.network.host_limits import reached_hosts, with_host_limits
 from outlive.placement.rules import demands_of, judge
@@ -90,3 +95,41 @@ def test_a_state_file_without_limits_is_read_with_them() -> None:
     ]
     (vm,) = (one for one in with_host_limits(objects) if isinstance(one, VirtualMachine))
     assert vm.allowed_hosts == ("h1", "h3")
+
+
+def document(kind: str, name: str, spec: dict[str, Any], **parts: Any) -> dict[str, Any]:
+    metadata = {"name": name, "labels": parts.pop("labels", {})}
+    return {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec, **parts}
+
+
+def test_offline_answers_keep_a_vm_and_its_slots_on_hosts_of_its_network(tmp_path: Path) -> None:
+    size = {"cpu": "32", "memory": "64Gi"}
+    status = {
+        "capacity": size,
+        "allocation": {"cpu": "0", "memory": "0"},
+        "domainCapabilities": {"hypervisorType": "kvm"},
+    }
+    spec = {"flavor": "m1", "resources": {"cpu": "4", "memory": "8Gi"}, "ports": ["x"]}
+    placed = {"assigned": {"hypervisor": "h1"}, "phase": "start"}
+    items = [
+        *(
+            document(
+                "Hypervisor", f"h{n}", {"management": "node"}, status=status, labels={"rack": "a" if n < 3 else "b"}
+            )
+            for n in range(1, 6)
+        ),
+        document("VirtualNetwork", "dmz", {"type": "bridged", "hostLabels": {"rack": "a"}}),
+        document("VirtualMachine", "web", spec, status=placed),
+        document("VirtualMachinePort", "web.0", {"vm": "web", "network": "dmz", "mac": "02:00:00:00:00:01"}),
+    ]
+    (tmp_path / "objects.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    applied = outlive("apply", "-f", tmp_path / "objects.json", "--status", "--state-dir", tmp_path / "state")
+    assert applied.code == 0, applied.err
+    state = tmp_path / "state.json"
+    state.write_text(outlive("dump", "--state-dir", tmp_path / "state").out)
+    ranked = outlive("placement", "rank", "--vm", "web", "--explain", "--state", state)
+    assert "1 hosts would take it" in ranked.out
+    assert "network dmz reaches h1 and h2: it may run nowhere else" in ranked.out
+    assert outlive("whatif", "remove-host", "h5", "--k", "1", "--state", state).code == 0
+    without = outlive("whatif", "remove-host", "h2", "--k", "1", "--state", state)
+    assert (without.code, "web" in without.out) == (1, True)

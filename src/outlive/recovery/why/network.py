@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 from outlive.base.natural import natural_key
 from outlive.base.phrases import listing
 from outlive.node.vm.states import is_to_run
+from outlive.placement.rules import describe_network_limits
 from outlive.recovery.why.chain import Link
 from outlive.resources import Condition, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
 from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name
 from outlive.resources.reasons import NetworkReason
 from outlive.store import Store, read
 
-NAMED: Final = 6
-"""Hosts that a sentence names."""
 REMEDY: Final = "see what its ports say, and outlive network check {vm}"
 
 
@@ -42,9 +41,7 @@ async def link_network(store: Store, vm: VirtualMachine) -> NetworkLinks:
         told, works = _describe(port, vm)
         links += [Link(text=text) for text in told]
         settled &= works
-    for name, hosts in vm.status.network_hosts.items():
-        reached = listing(hosts, most=NAMED) if hosts else "no host at all"
-        links.append(Link(text=f"network {name} reaches {reached}: it may run nowhere else"))
+    links += [Link(text=text) for text in describe_network_limits(vm)]
     return NetworkLinks(tuple(links), settled, "" if settled else REMEDY.format(vm=vm.name))
 
 
