@@ -130,6 +130,6 @@ def test_offline_answers_keep_a_vm_and_its_slots_on_hosts_of_its_network(tmp_pat
     ranked = outlive("placement", "rank", "--vm", "web", "--explain", "--state", state)
     assert "1 hosts would take it" in ranked.out
     assert "network dmz reaches h1 and h2: it may run nowhere else" in ranked.out
-    assert outlive("whatif", "remove-host", "h5", "--k", "1", "--state", state).code == 0
-    without = outlive("whatif", "remove-host", "h2", "--k", "1", "--state", state)
+    assert outlive("whatif", "remove-host", "h5", "-k", "1", "--state", state).code == 0
+    without = outlive("whatif", "remove-host", "h2", "-k", "1", "--state", state)
     assert (without.code, "web" in without.out) == (1, True)
