@@ -133,3 +133,6 @@ def test_offline_answers_keep_a_vm_and_its_slots_on_hosts_of_its_network(tmp_pat
     assert outlive("whatif", "remove-host", "h5", "-k", "1", "--state", state).code == 0
     without = outlive("whatif", "remove-host", "h2", "-k", "1", "--state", state)
     assert (without.code, "web" in without.out) == (1, True)
+    more = ["--count", "1", "-k", "2", "--state", state, "-o", "json"]
+    assert outlive("whatif", "add-host", "--like", "h2", *more).code == 0, "a copy has the label that reaches it"
+    assert outlive("whatif", "add-host", "--like", "h5", *more).code == 1
