@@ -264,7 +264,7 @@ class NetworkController:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         for port_name, problem in problems.items():
-            self._events.not_programmed(port_name, problem)
+            self._events.report_problem(port_name, problem)
             await self._writer.write_port(port_name, _not_programmed(problem, as_datetime(self._clock.now())))
         move = await self._prepared(name, place, planned, receipt) if place.move else {}
         self._measure(name, place, planned, receipt)
@@ -322,7 +322,7 @@ class NetworkController:
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
         if known.move != place.move:
-            self._events.aborted(self.informers.vms.get(name), known.move)
+            self._events.report_aborted(self.informers.vms.get(name), known.move)
             self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
@@ -332,7 +332,7 @@ class NetworkController:
             known.decide_s, known.commit_s = decide_s, max(0.0, self._clock.monotonic() - began_s)
             self._commit_s.observe(known.commit_s)
             if known.is_overwritten:
-                self._events.overwritten(name, len(receipt.ops))
+                self._events.report_overwritten(name, len(receipt.ops))
             for op in receipt.ops:
                 self._ops.labels(op.op).inc()
             given, result = used[0]
@@ -382,8 +382,8 @@ class NetworkController:
             if problem is None:
                 if reported is None or reported.id != place.move or not reported.prepared:
                     took_s = max(0.0, self._clock.monotonic() - known.committed_s)
-                    self._times.prepared(took_s)
-                    self._events.late(name, port_name, place, took_s)
+                    self._times.count_prepared(took_s)
+                    self._events.report_late(name, port_name, place, took_s)
                     moves[port_name] = PortMove(id=place.move, prepared=True, times_ms={"prepare": 1000 * took_s})
                 else:
                     moves[port_name] = reported

@@ -21,23 +21,23 @@ class NetworkEvents:
         self._informers = informers
         self._emit = emit
 
-    def late(self, vm: str, port: str, place: VmPlace, took_s: float) -> None:
+    def report_late(self, vm: str, port: str, place: VmPlace, took_s: float) -> None:
         """Tell that a target was prepared late."""
         if took_s >= LATE_S:
             self._warn(_about_vm(vm), "PreparedLate", f"{place.target} was prepared for {port} after {took_s:.1f} s")
 
-    def aborted(self, vm: VirtualMachine | None, move: str) -> None:
+    def report_aborted(self, vm: VirtualMachine | None, move: str) -> None:
         """Tell that the move, which was under way, has been aborted because the network was not prepared."""
         now = vm.status.migration if vm is not None else None
         if vm is not None and now is not None and now.id == move and now.reason == MigrationReason.NETWORK_NOT_READY:
             self._warn(vm.ref, "MoveAbortedByNetwork", f"the move to {now.target} is aborted: {now.message}")
 
-    def overwritten(self, vm: str, operations: int) -> None:
+    def report_overwritten(self, vm: str, operations: int) -> None:
         """Tell that rows which somebody else changed were programmed again."""
         note = f"somebody else had changed its rows in OVN: {operations} operations have put them right"
         self._warn(_about_vm(vm), "ProgrammedAgain", note)
 
-    def not_programmed(self, port: str, problem: Reason) -> None:
+    def report_problem(self, port: str, problem: Reason) -> None:
         """Tell why a port is not programmed, where that was not so, or not for this reason."""
         found = self._informers.ports.get(port)
         before = condition(found.status.conditions, "Programmed") if found is not None else None

@@ -171,7 +171,7 @@ def find_row_conflicts(rows: Rows, names: Collection[str] | None = None) -> Iter
             yield finding(abouts[0], why, table=table)
 
 
-def named_in(rows: Rows) -> tuple[set[str], set[str]]:
+def find_named(rows: Rows) -> tuple[set[str], set[str]]:
     """VMs and networks of our own hosts that rows of the network controller name."""
     vms, networks = set[str](), set[str]()
     for table in (PORTS, ROUTES, POLICIES, DHCP, SWITCHES, ROUTERS, ROUTER_PORTS):

@@ -18,11 +18,11 @@ from outlive.network.inspection import (
     NetworkFinding,
     NetworkInspection,
     compare_rows,
+    find_named,
     find_row_conflicts,
     finding,
     judge_binding,
     judge_learned,
-    named_in,
 )
 from outlive.network.names import CLUSTER_ROUTER, ROUTED
 from outlive.network.operations import PORTS, ROUTER_PORTS, Rows
@@ -200,7 +200,7 @@ class NetworkInspector:
 
     def _scope_of(self, name: str, rows: Rows) -> tuple[list[str], list[str]]:
         """The VMs and networks that are looked at, also those that only rows name."""
-        row_vms, row_networks = named_in(rows)
+        row_vms, row_networks = find_named(rows)
         vms = row_vms | {one.spec.vm for one in self._informers.ports.items()}
         networks = row_networks | {one.name for one in self._informers.networks.items() if is_programmed(one)}
         if not name:

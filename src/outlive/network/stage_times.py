@@ -56,7 +56,7 @@ class StageTimes:
         )
         self._dropped = metrics.counter("network_unmeasured_total", "Switch-overs whose stages were not measured", ())
 
-    def prepared(self, took_s: float) -> None:
+    def count_prepared(self, took_s: float) -> None:
         """Count how long it took until a target could take over."""
         self._stage_s.labels("prepare").observe(took_s)
 

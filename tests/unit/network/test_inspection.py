@@ -9,10 +9,10 @@ from outlive.network.inspection import (
     NetworkFinding,
     compare_rows,
     describe_row,
+    find_named,
     find_row_conflicts,
     judge_binding,
     judge_learned,
-    named_in,
 )
 from outlive.network.operations import PORTS, ROUTES, SWITCHES, Rows
 from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, plan_own_vm
@@ -71,7 +71,7 @@ def test_vms_and_networks_that_only_rows_name_are_found() -> None:
         "external_ids": {"k8s.ovn.org/owner-controller": "outlive-network-controller", "k8s.ovn.org/network": "red"},
     }
     foreign = {"name": "y", "external_ids": {"k8s.ovn.org/owner-controller": "other", "k8s.ovn.org/network": "blue"}}
-    assert named_in({**RIGHT, SWITCHES: [switch, foreign]}) == ({"web"}, {"red"})
+    assert find_named({**RIGHT, SWITCHES: [switch, foreign]}) == ({"web"}, {"red"})
 
 
 def test_two_ports_of_one_mac_are_told_with_the_vm() -> None:
