@@ -1,24 +1,29 @@
-"""``outlive network check|trace``: whether OVN is as it should be, and what becomes of packets. Changes nothing."""
+"""``outlive network``: whether OVN is as it should be, what becomes of a VM's packets, and what a node announces."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 from typing import Annotated, Any, Final
 
 import typer
 
-from outlive.base.errors import BadInput, ExitCode, NotFound
+from outlive.base.clock import SystemClock
+from outlive.base.errors import BadInput, ExitCode, NotFound, Usage
+from outlive.base.logging import configure_logging
+from outlive.base.random import system_random
 from outlive.cli.access import WriteAccess, require_server
 from outlive.cli.commands import command, group
-from outlive.cli.output import Output, Report, fault_blocks, table
+from outlive.cli.output import Output, Report, fault_blocks, table, write
 from outlive.resources import VirtualMachinePort, VirtualNetwork
+from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, read
 from outlive.store.naming import find_vm
 
 CHECK_PATH: Final = "/network/check"
 TRACE_PATH: Final = "/network/trace"
 
-app = group("Networks of VMs in OVN: check, trace.")
+app = group("Networks of VMs in OVN: check, trace, and what nodes announce for VMs that are pods.")
 
 
 @command(app, "check")
@@ -111,3 +116,42 @@ def raw_lines(found: list[dict[str, Any]]) -> list[Any]:
     for one in found:
         lines += [f"# {one['packet']}", *one["raw"].splitlines(), ""]
     return lines
+
+
+@command(app)
+async def announce(
+    node: Annotated[str, typer.Option("--node", metavar="NAME", envvar="NODE_NAME", help="Name of this node.")],
+    pod: Annotated[
+        str, typer.Option("--pod", metavar="NAMESPACE/NAME", help="Send what lies at this pod, once, and end.")
+    ] = "",
+    kubeconfig: Annotated[str, typer.Option("--kubeconfig", metavar="FILE", help="Access to the cluster.")] = "",
+    context: Annotated[str, typer.Option("--context", metavar="NAME", help="Its context.")] = "",
+) -> ExitCode | None:
+    """Send what the network controller has this node announce after VMs have moved, as a DaemonSet does.
+
+    It needs the node's own network and the right to open raw sockets (NET_RAW), and to list pods.
+    """
+    from outlive.cli.serving import stop_signal
+    from outlive.drivers.ovn.announcer import PacketAnnouncer
+    from outlive.drivers.ovn.pod_announcer import PodAnnouncer
+    from outlive.network.pod_cache import PodCache
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    if pod and pod.count("/") != 1:
+        raise Usage(f"{pod[:200]!r} is no pod", place="--pod", remedy="write NAMESPACE/NAME")
+    clock, random = SystemClock(), system_random()
+    store = KubernetesStore(cluster_access(kubeconfig, context), clock=clock, random=random)
+    sender = PodAnnouncer(PodCache(store, clock, random), store, PacketAnnouncer(clock), node, clock)
+    try:
+        if pod:
+            write(f"{await sender.send_pod(pod)} frames sent on {node}\n")
+            return None
+        configure_logging(level="info", form="json")
+        stopped = stop_signal()
+        async with OrderedTaskGroup() as running:
+            task = running.create_task(sender.run(), name="announcer")
+            number = await stopped
+            task.cancel()
+        return ExitCode.INTERRUPTED if number == signal.SIGINT else None
+    finally:
+        await store.close()

@@ -189,3 +189,25 @@ class PacketTracer(Protocol):
         """What ``ovn-trace`` prints of a packet that begins on this switch. ``Unavailable``; ``Refused`` with its words
         where it does not take the packet."""
         ...
+
+
+class NeighbourTable(Protocol):
+    """Entries by which this machine tells an EVPN fabric of VMs here. Both calls may be repeated."""
+
+    async def ensure(self, network: str, mac: str, addresses: Collection[str]) -> None:
+        """The machine has the MAC, and the addresses (without mask) at it. ``Unavailable``."""
+        ...
+
+    async def delete(self, network: str, mac: str, addresses: Collection[str]) -> None:
+        """The machine has them no longer; what the fabric itself has told of them stays. ``Unavailable``."""
+        ...
+
+
+class Announcer(Protocol):
+    """Sends frames into interfaces of this machine."""
+
+    async def send(
+        self, interface: str, frames: Sequence[bytes], schedule_ms: Sequence[int], *, vlan: int | None = None
+    ) -> int:
+        """Send all frames at each time of the schedule, from now on; how many were sent. ``Unavailable``."""
+        ...
