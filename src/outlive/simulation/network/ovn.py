@@ -8,7 +8,7 @@ lives changes a binding, so a dead one keeps its own, and the port stays up.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -47,6 +47,10 @@ class OvnFault(enum.StrEnum):
     LOST_AFTER = "lost after commit"
     OVERTAKEN = "overtaken"
     """Somebody else writes the same rows first."""
+    CRASH_BEFORE = "crash before commit"
+    """The process that commits dies; nothing was committed."""
+    CRASH_AFTER = "crash after commit"
+    """It dies before it learns that it has committed."""
 
 
 class OvnFaults(msgspec.Struct, kw_only=True):
@@ -62,13 +66,29 @@ class OvnFaults(msgspec.Struct, kw_only=True):
     """Of the next ones, each once."""
 
 
+class InstalledFlows(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chassis works by: rows and bindings as it had them last."""
+
+    rows: Rows = {}
+    bindings: Mapping[str, Binding] = {}
+
+
 class SimulatedChassis(msgspec.Struct, kw_only=True):
     """A chassis."""
 
     name: str
+    hostname: str = ""
     encap_ip: str = ""
     alive: bool = True
+    """It has power, and its ovn-controller follows the database."""
+    announces: bool = True
+    """Its ovn-controller runs, so that a guest that speaks is heard; it may be without a database."""
+    registered: bool = True
+    """It has a row."""
     nb_cfg: int = 0
+    flows: InstalledFlows = InstalledFlows()
+    activated: set[str] = msgspec.field(default_factory=set)
+    """Ports that are additional here, and whose guest has spoken."""
 
 
 class SimulatedOvn:
@@ -80,11 +100,18 @@ class SimulatedOvn:
         self.nb_cfg = 0
         self.faults = OvnFaults()
         self.chassis = {name: SimulatedChassis(name=name) for name in chassis}
-        self.bindings: dict[str, Binding] = {}
+        self.southbound: Rows = {}
+        """The rows that northd has translated."""
+        self.bindings: Mapping[str, Binding] = {}
         self.learned: dict[str, set[str]] = {}
         """MACs by address."""
         self.listeners: list[Callable[[Rows, Rows, object], None]] = []
         self.binding_listeners: list[Callable[[str], None]] = []
+        self._ports: dict[str, Columns] = {}
+        """Ports that northd has translated."""
+        self._translated = 0
+        """The number of the last change of them."""
+        self._keys = 0
         self._plugged: dict[str, list[str]] = {}
         """By port the chassis that have its interface, the last one last."""
 
@@ -115,81 +142,124 @@ class SimulatedOvn:
         """The rows are again what they were; connections are made anew."""
         self._replace(apply(rows, ()), None)
 
+    def reconnect(self) -> None:
+        """Connections to both databases are made anew: everything may have changed."""
+        for listener in list(self.listeners):
+            listener(self.rows, self.rows, None)
+        self._tell([""])
+
     def _replace(self, rows: Rows, writer: object) -> None:
         before, self.rows = self.rows, rows
-        for listener in self.listeners:
-            listener(before, rows, writer)
         self.catch_up()
+        for listener in list(self.listeners):
+            listener(before, rows, writer)
 
     # --- chassis
 
     def catch_up(self) -> None:
         """Northd, unless it is down, and the living chassis do what has been written."""
-        if self.faults.northd_down:
+        if self.faults.southbound_down:
             return
-        for port in sorted({*self.bindings, *(row["name"] for row in self.rows.get(PORTS, []))}):
-            self._bind(port)
-        for one in self.chassis.values():
-            if one.alive:
-                one.nb_cfg = self.nb_cfg
+        if not self.faults.northd_down:
+            self.southbound, self._translated = self.rows, self.nb_cfg
+            self._ports = {row["name"]: row for row in self.rows.get(PORTS, []) if row.get("name")}
+        self._settle(sorted({*self.bindings, *self._ports}))
 
     def plug(self, port: str, chassis: str) -> None:
         """An interface of the port comes to a chassis."""
         self._plugged.setdefault(port, []).append(chassis)
-        self._bind(port)
+        self._settle([port])
 
     def unplug(self, port: str, chassis: str) -> None:
         """It goes."""
         if chassis in self._plugged.get(port, []):
             self._plugged[port].remove(chassis)
-        self._bind(port)
+        self._settle([port])
+
+    def is_plugged(self, port: str, chassis: str) -> bool:
+        """True if the chassis has an interface of the port."""
+        return chassis in self._plugged.get(port, ())
 
     def kill(self, chassis: str) -> None:
-        """The chassis loses power, and with it its interfaces."""
-        self.chassis[chassis].alive = False
+        """The chassis loses power, and with it its interfaces and flows."""
+        one = self.chassis[chassis]
+        one.alive = one.announces = False
+        one.flows = InstalledFlows()
+        one.activated.clear()
         for there in self._plugged.values():
-            there[:] = [one for one in there if one != chassis]
+            there[:] = [other for other in there if other != chassis]
+
+    def freeze(self, chassis: str, *, announces: bool = False) -> None:
+        """It does not follow the database any more; interfaces and flows stay as they are."""
+        one = self.chassis[chassis]
+        one.alive, one.announces = False, announces
 
     def revive(self, chassis: str) -> None:
-        """It boots, with no interfaces."""
-        self.chassis[chassis].alive = True
+        """It follows the database again; one that boots has no interfaces."""
+        one = self.chassis[chassis]
+        one.alive = one.announces = True
         self.catch_up()
 
     def forget(self, chassis: str) -> None:
         """Remove its row; a living one registers again at once."""
         if not self.chassis[chassis].alive:
-            del self.chassis[chassis]
+            self.chassis[chassis].registered = False
             self.catch_up()
 
     def announce(self, port: str, chassis: str) -> None:
-        """The guest speaks on a chassis: one that waits for that is activated."""
+        """The guest speaks on a chassis: one that waits for that is activated, by itself."""
+        one = self.chassis[chassis]
+        own = one.flows.bindings.get(port)
+        if not one.announces or own is None or chassis not in own.additional_chassis:
+            return
+        one.activated.add(port)
         binding = self.bindings.get(port)
-        if binding is not None and chassis in binding.additional_chassis and chassis not in binding.activated:
+        known = binding is not None and chassis in binding.additional_chassis and chassis not in binding.activated
+        if known and binding is not None and one.alive and not self.faults.southbound_down:
             self._set(msgspec.structs.replace(binding, activated=(*binding.activated, chassis)))
+            self._install()
+        self._tell([port])
 
     def registered(self) -> list[Chassis]:
         """All chassis that have a row."""
         found = (
-            Chassis(name=one.name, hostname=one.name, nb_cfg=one.nb_cfg, encap_ip=one.encap_ip)
+            Chassis(name=one.name, hostname=one.hostname or one.name, nb_cfg=one.nb_cfg, encap_ip=one.encap_ip)
             for one in self.chassis.values()
+            if one.registered
         )
         return sorted(found, key=lambda one: one.name)
 
-    def _bind(self, port: str) -> None:
-        """What the living chassis make of a port."""
-        row = next((row for row in self.rows.get(PORTS, []) if row.get("name") == port), None)
-        old = self.bindings.get(port)
+    def _settle(self, ports: Iterable[str]) -> None:
+        """The living chassis bind these ports, and install what there is now."""
+        if self.faults.southbound_down:
+            return
+        for one in self.chassis.values():
+            one.registered = one.registered or one.alive
+        changed = [port for port in ports if self._bind(port)]
+        self._install()
+        self._tell(changed)
+
+    def _install(self) -> None:
+        flows = InstalledFlows(rows=self.southbound, bindings=self.bindings)
+        for one in self.chassis.values():
+            if one.alive:
+                one.nb_cfg, one.flows = self._translated, flows
+                one.activated = {port for port in one.activated if one.name in _additional(self.bindings.get(port))}
+
+    def _bind(self, port: str) -> bool:
+        """What the living chassis make of a port; whether that is new."""
+        row, old = self._ports.get(port), self.bindings.get(port)
         if row is None:
-            if self.bindings.pop(port, None) is not None:
-                self._tell(port)
-            return
-        if self.faults.northd_down:
-            return
-        old = old or Binding(port=port, datapath=row.get("switch", ""), tunnel_key=len(self.bindings) + 1)
-        requested = _requested(row)
-        plugged = self._plugged.get(port, [])
-        # a dead chassis keeps what it has
-        kept = [one for one in (old.chassis, *old.additional_chassis) if one in self.chassis and not self._lives(one)]
+            if old is not None:
+                self.bindings = {name: one for name, one in self.bindings.items() if name != port}
+            return old is not None
+        if old is None:
+            self._keys += 1
+            old = Binding(port=port, datapath=row.get("switch", ""), tunnel_key=self._keys)
+        requested = self._requested(row)
+        plugged = [one for one in self._plugged.get(port, []) if self._lives(one)]
+        # a dead chassis keeps what it has, as long as it has a row
+        kept = [one for one in (old.chassis, *old.additional_chassis) if one and self._is_dead(one)]
         bound = [one for one in requested if one in plugged or one in kept]
         if requested:
             chassis = requested[0] if requested[0] in bound else ""
@@ -207,21 +277,31 @@ class SimulatedOvn:
             datapath=old.datapath,
             tunnel_key=old.tunnel_key,
         )
-        if new != self.bindings.get(port):
-            self._set(new)
+        if new == self.bindings.get(port):
+            return False
+        self._set(new)
+        return True
 
     def _lives(self, chassis: str) -> bool:
         return chassis in self.chassis and self.chassis[chassis].alive
 
+    def _is_dead(self, chassis: str) -> bool:
+        return chassis in self.chassis and self.chassis[chassis].registered and not self.chassis[chassis].alive
+
+    def _requested(self, row: Columns) -> list[str]:
+        """The chassis that the port requests, by name or by host name."""
+        text = row.get("options", {}).get(REQUESTED, "")
+        named = {one.hostname: one.name for one in self.chassis.values() if one.hostname}
+        return [named.get(one, one) for one in text.split(",") if one]
+
     def _set(self, binding: Binding) -> None:
-        self.bindings[binding.port] = binding
-        self._tell(binding.port)
+        self.bindings = {**self.bindings, binding.port: binding}
 
-    def _tell(self, port: str) -> None:
-        for listener in self.binding_listeners:
-            listener(port)
+    def _tell(self, ports: Iterable[str]) -> None:
+        for port in ports:
+            for listener in list(self.binding_listeners):
+                listener(port)
 
 
-def _requested(row: Columns) -> list[str]:
-    text = row.get("options", {}).get(REQUESTED, "")
-    return [one for one in text.split(",") if one]
+def _additional(binding: Binding | None) -> tuple[str, ...]:
+    return binding.additional_chassis if binding is not None else ()
