@@ -162,7 +162,7 @@ class Lab:
         until(self._all_joined, "all hosts are members of the cluster", 120, 0.2)
         self._apply(self._desired_hosts())
         yield "all hosts are members of the cluster"
-        if not self.objects("vms"):
+        if self.guests and not self.objects("vms"):
             self._apply(self._desired_guests(), "--status")
         yield f"{len(self.guests)} guests are wanted"
 
@@ -344,7 +344,7 @@ class Lab:
                 "options": {"cipherSuite": "3"},
             }
             spec = {"management": "node", "mode": "coordinator", "fencing": fencing}
-            made.append(_document("Hypervisor", host.name, spec))
+            made.append(document("Hypervisor", host.name, spec))
         return made
 
     def _desired_guests(self) -> list[dict[str, Any]]:
@@ -361,11 +361,12 @@ class Lab:
             path = self.state / "disks" / f"{name}.raw"
             xml = guest.definition(name, path, self.console(name), extra=GUEST, element=element)
             host = self.homes[number % len(self.homes)]
-            document = _document("VirtualMachine", name, {"definition": xml})
-            document["metadata"]["labels"] = {"outlive.dev/host": host}
-            made.append({**document, "status": {"assigned": {"hypervisor": host}, "home": host}})
+            made_vm = document("VirtualMachine", name, {"definition": xml})
+            made_vm["metadata"]["labels"] = {"outlive.dev/host": host}
+            made.append({**made_vm, "status": {"assigned": {"hypervisor": host}, "home": host}})
         return made
 
 
-def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+def document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A document of that kind."""
     return {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}

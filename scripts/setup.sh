@@ -60,6 +60,12 @@ cpio cpio
 ipmi_sim openipmi
 ipmitool ipmitool
 /usr/sbin/sshd openssh-server
+ovs-vswitchd openvswitch-switch
+ovn-northd ovn-central
+ovn-controller ovn-host
+ethtool ethtool
+ping iputils-ping
+dhclient isc-dhcp-client
 ssh openssh-client
 END
     [ -n "$packages" ] || return 0

@@ -80,6 +80,11 @@ def _shared() -> bool:
     return bool(os.environ.get("OUTLIVE_SHARED")) and Path(os.environ["OUTLIVE_SHARED"]).is_dir()
 
 
+def _ovn() -> bool:
+    programs = ("ovsdb-server", "ovs-vswitchd", "ovn-northd", "ovn-controller", "ethtool", "nsenter", "ip", "nft")
+    return os.geteuid() == 0 and all(shutil.which(program) is not None for program in programs)
+
+
 def _sshd() -> bool:
     return Path("/usr/sbin/sshd").exists() and shutil.which("ssh") is not None
 
@@ -92,6 +97,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "openssl": _openssl,
     "ipmi": _ipmi,
     "libvirt": _libvirt,
+    "ovn": _ovn,
     "ceph": _ceph,
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,

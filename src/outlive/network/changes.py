@@ -1,4 +1,4 @@
-"""How changes of others are told: by names, in batches."""
+"""How changes of others are published: by names, in batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES_LIMIT: Final = 10_000
 
 
 def row_names(table: str, row: Columns) -> frozenset[str]:
-    """The names by which a change of the row is told: its own, and that of its VM."""
+    """The names under which a change of the row is published: its own, and that of its VM."""
     return frozenset({str(row.get("name", "")), row_vm(table, row)} - {""})
 
 

@@ -46,7 +46,8 @@ class PortRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class PortAddresses(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one port of a copy has: an entry of the network annotation, read."""
 
-    mac: str
+    mac: str = ""
+    """Required in an annotation."""
     addresses: tuple[str, ...] = ()
     """Host addresses with the subnet's mask."""
     gateways: tuple[str, ...] = ()

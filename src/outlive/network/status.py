@@ -71,11 +71,6 @@ def discover_migration(copies: Sequence[Copy]) -> MigrationStatus | None:
     return MigrationStatus(state=state, source=living[0], target=target)
 
 
-def is_target_ready(status: MigrationStatus | None) -> bool:
-    """True if the VM is active on the target."""
-    return status is not None and status.state is MigrationState.TARGET_READY
-
-
 def has_status_changed(old: Copy | None, new: Copy | None) -> bool:
     """True if the ready time of a copy changed; an event filter."""
     return old is not None and new is not None and (old.ready_at or "") != (new.ready_at or "")

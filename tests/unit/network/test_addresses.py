@@ -70,6 +70,7 @@ def test_the_whole_entry_is_taken_over_and_the_oldest_sibling_comes_first() -> N
         (HOME | {"later": ["10.44.0.0/16"]}, [IPV4], ("hv-a", True, True)),
         ({"wide": ["10.44.0.0/16"]} | HOME, [IPV4], ("wide", True, True)),
         ({"wide": "10.44.0.0/16"}, ["::ffff:10.44.7.23"], ("wide", True, True)),
+        ({"all": "::ffff:0.0.0.0/96"}, [IPV4], ("all", True, True)),
         (AWAY, [IPV4], (None, False, False)),
         (AWAY, ["10.44.9.1/24"], (None, False, True)),
         (AWAY, ["10.44.9.1/24", IPV4], (None, False, True)),
@@ -122,6 +123,12 @@ def test_addresses_of_travelling_vms_are_reserved_in_new_subnets(copies: Any, ex
     found = decide("reserve", {"subnets": HOME["hv-a"], "copies": copies, "network": "default"})
     assert set(found["reserve"]) == expected
     assert len(found["reserve"]) == len(expected)
+
+
+def test_who_only_asks_for_addresses_needs_no_mac() -> None:
+    bare = copy("a", networks={"default": {"addresses": [IPV4]}})
+    assert decide("reserve", {"subnets": HOME["hv-a"], "copies": [bare]}) == {"reserve": ["10.44.7.23/32"]}
+    assert target_entry("b", copy("b", 1, **BARE), bare) == error("invalid")
 
 
 def sync(*copies: dict[str, Any], local: tuple[str, ...] = ("hv-a",), tracked: Any = HOME, **more: Any) -> Any:

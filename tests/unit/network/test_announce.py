@@ -60,7 +60,8 @@ def test_a_rarp_names_the_mac_alone_and_has_the_tag_of_a_vlan() -> None:
 
 @pytest.mark.parametrize(("router", "flags"), [(False, "20"), (True, "a0")])
 def test_a_neighbour_advertisement_tells_all_nodes_to_override(router: bool, flags: str) -> None:
-    frame = encode_frame(NeighbourAdvertisement(address="fd44:0:0:7::17", mac=MAC, router=router))
+    of = {"router": True} if router else {}
+    frame = encode_frame(NeighbourAdvertisement(address="fd44:0:0:7::17", mac=MAC, **of))
     address = "fd440000000000070000000000000017"
     assert frame[:14].hex() == "3333000000010a580a2c071786dd"
     assert frame[14:54].hex() == f"6000000000203aff{address}ff020000000000000000000000000001"

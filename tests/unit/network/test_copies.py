@@ -195,6 +195,7 @@ def test_all_copies_that_follow_are_found_completed_ones_too() -> None:
         copy("d", vm=None),
     ]
     assert set(decide("migratable", {"copies": copies})["copies"]) == {"a", "b"}
+    assert decide("migratable", {"copies": [{"id": "a", "vm": VM}]}) == {"copies": []}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6))

@@ -243,3 +243,8 @@ def test_dhcp_is_for_vms_that_travel_and_for_primary_layer2(
 ) -> None:
     given = {"topology": topology, "role": role, "vm": vm, "migratable": migratable}
     assert decide("needs_dhcp", given) == {"dhcp": expected}
+
+
+def test_a_guest_of_whom_nothing_is_known_needs_no_dhcp() -> None:
+    assert decide("needs_dhcp", {"topology": "routed", "migratable": True}) == {"dhcp": False}
+    assert decide("needs_dhcp", {"topology": "routed", "vm": True}) == {"dhcp": False}

@@ -37,6 +37,8 @@ def test_the_source_withdraws_and_the_target_tells_once_it_is_active(
 ) -> None:
     given = {"hypervisor": hypervisor, "completed": completed, "status": of}
     assert decide("neighbours", given) == {"delete": delete, "ensure": ensure}
+    if not completed:
+        assert decide("neighbours", {"hypervisor": hypervisor, "status": of}) == {"delete": delete, "ensure": ensure}
 
 
 def gap(*probes: tuple[float, bool], start: float | None = None) -> Any:

@@ -23,7 +23,7 @@ import ovs.poller
 import ovs.timeval
 
 from outlive.base.deadline import deadline
-from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.base.errors import Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.ovn.replica import NO_TRANSACTION, NeededColumns, Replica, Reply
 
@@ -114,9 +114,14 @@ class OvsdbClient:
         self._wake()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        if self._wake_writer >= 0:
+            os.close(self._wake_writer)
+            self._wake_writer = -1
 
     async def run(self, make: Callable[[Replica], Work[T]], limit_s: float = CALL_S) -> T:
         """The answer of a work."""
+        if self._ended:
+            raise Unavailable(f"the connection to {self.database} was closed")
         job = _Job(make)
         self._new.append(job)
         self._wake()
@@ -264,10 +269,4 @@ class OvsdbClient:
         if message.type == ovs.jsonrpc.Message.T_REPLY:
             self._step(job, message.result)
         else:
-            job.finish(None, OvsdbRefusal(f"{self.database} does not take a transaction: {message.error}"))
-
-
-class OvsdbRefusal(OutliveError):
-    """The server takes no transaction at all, with its words."""
-
-    code = "ovsdb-refusal"
+            job.finish(None, Refused(f"{self.database} does not take a transaction: {message.error}"))

@@ -15,9 +15,10 @@ from outlive.base.errors import BadInput, Refused
 from outlive.drivers.ovn.rows import GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
 from outlive.drivers.ovn.values import EMPTY, encode
 from outlive.network.names import ID_KEY
-from outlive.network.operations import DHCP, Columns, Op, has, is_same, is_same_row, patched
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patched
 
-_PSEUDO = tuple(parent.name for parent in PARENTS.values())
+UNIQUE_NAMES: Final = (PORTS, ROUTER_PORTS)
+_PSEUDO: Final = tuple(parent.name for parent in PARENTS.values())
 
 
 RAISE_NUMBER: Final = (
@@ -41,6 +42,8 @@ class OvsdbDraft:
         self._read: dict[tuple[str, str], set[str]] = {}
         """Of rows that were found the columns that matter."""
         self._absent: list[tuple[str, Columns]] = []
+        self._gone: set[str] = set()
+        """DHCP rows that go."""
         self._holders: set[tuple[str, str]] = set()
         """Rows that get a child, and must be there."""
 
@@ -60,6 +63,8 @@ class OvsdbDraft:
                 before = self._present(op.table, uuid)
                 self._note_read(op, uuid)
                 self._after[op.table][uuid] = None if uuid in gone else patched(before, op.patch)
+                if op.table == DHCP and uuid in gone:
+                    self._drop_references(uuid, before.get("external_ids", {}).get(ID_KEY, uuid))
                 is_effective = is_effective or not is_same_row(before, patched(before, op.patch))
             if is_effective:
                 self.effective.append(op)
@@ -100,13 +105,27 @@ class OvsdbDraft:
         touched = self._after[op.table]
         for where in op.where:
             uuids = (uuid for uuid in self._rows.candidates(op.table, _without_pseudo(where)) if uuid not in touched)
-            found.update((uuid, None) for uuid in sorted(uuids) if has(self._rows.view(op.table, uuid), where))
+            found.update((uuid, None) for uuid in sorted(uuids) if has(self._present(op.table, uuid), where))
             found.update((uuid, None) for uuid, row in touched.items() if row is not None and has(row, where))
         return list(found)
 
     def _present(self, table: str, uuid: str) -> Columns:
         touched = self._after[table]
-        return (touched[uuid] or {}) if uuid in touched else self._rows.view(table, uuid)
+        if uuid in touched:
+            return touched[uuid] or {}
+        row, seen = self._rows.replica.rows[table][uuid], self._rows.view(table, uuid)
+        for name in REFERENCES:
+            if row.get(name) in self._gone:
+                seen.pop(name, None)
+        return seen
+
+    def _drop_references(self, uuid: str, id: str) -> None:
+        """Ports no longer refer to a DHCP row that goes."""
+        self._gone.add(uuid)
+        for port in self._after[PORTS].values():
+            for name in REFERENCES:
+                if port is not None and port.get(name) == id:
+                    del port[name]
 
     def _note_read(self, op: Op, uuid: str) -> None:
         if not uuid.startswith("@"):
@@ -128,6 +147,8 @@ class OvsdbDraft:
                 where = [["_uuid", "==", ["uuid", holder]], [parent.column, "includes", ["set", [["uuid", uuid]]]]]
                 waits.append(_wait(parent.table, where, ["_uuid"], [_id(holder)]))
         for table, absent in self._absent:
+            if table in UNIQUE_NAMES and absent.get("name"):
+                continue  # the server takes no second one; a search of the whole table is dear
             if conditions := self._conditions(table, absent):
                 present = sorted(self._rows.candidates(table, _without_pseudo(absent)))
                 alike = [uuid for uuid in present if has(self._rows.view(table, uuid), _plain(absent))]
@@ -180,6 +201,10 @@ class OvsdbDraft:
             if kind.is_reference:
                 continue
             if name in REFERENCES:
+                if old in self._gone:
+                    old = None  # the server takes it away
+                elif old and new == self._rows.dhcp_id(old):
+                    continue
                 new = self._reference(new)
             if is_same(old, new):
                 continue
@@ -228,13 +253,18 @@ class OvsdbDraft:
         """The DHCP row of this id, by uuid."""
         if not id:
             return None
+        found = self._dhcp_row(str(id))
+        if not found:
+            raise Refused(f"there is no DHCP row {id!r} for a port", remedy="write it in the same plan")
+        return found
+
+    def _dhcp_row(self, id: str) -> str:
+        """The uuid of the DHCP row of this id, as it is after the operations; empty: there is none."""
         for uuid, row in self._after[DHCP].items():
             if row is not None and has(row, {"external_ids": {ID_KEY: id}}):
                 return uuid
-        found = self._rows.dhcp_row(str(id))
-        if not found or self._after[DHCP].get(found, {}) is None:
-            raise Refused(f"there is no DHCP row {id!r} for a port", remedy="write it in the same plan")
-        return found
+        found = self._rows.dhcp_row(id)
+        return "" if self._after[DHCP].get(found, {}) is None else found
 
 
 def _wait(table: str, where: list[Any], columns: list[str], rows: list[Any]) -> dict[str, Any]:

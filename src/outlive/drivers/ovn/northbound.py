@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Generator
 from typing import Any, Final
 
-from outlive.base.errors import Conflict, LimitExceeded, Refused
+from outlive.base.deadline import deadline
+from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable
 from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
 from outlive.drivers.ovn.draft import RAISE_NUMBER, OvsdbDraft
 from outlive.drivers.ovn.replica import Replica
@@ -60,16 +61,31 @@ class OvnNorthbound:
 
     async def rows(self, scope: Scope = Scope()) -> Rows:
         """See the protocol."""
-        return await self._client.read(lambda _: self._rows.read(scope), self._limit_s)
+
+        def work(_: Replica) -> Work[Rows]:
+            yield _BARRIER
+            return self._rows.read(scope)
+
+        return await self._client.run(work, self._limit_s)
 
     async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """See the protocol."""
-        async with self._one_writer:
+        try:
+            with deadline(self._limit_s):
+                await self._one_writer.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{comment!r} waited {self._limit_s:g} s for the transactions before it",
+                remedy="see whether the northbound database answers slowly",
+            ) from None
+        try:
 
             def make(replica: Replica) -> Work[Receipt]:
                 return self._write(replica, scope, plan, comment, numbered)
 
             return await self._client.run(make, self._limit_s)
+        finally:
+            self._one_writer.release()
 
     async def renumber(self, *, comment: str) -> Receipt:
         """See the protocol."""
@@ -125,7 +141,8 @@ class OvnNorthbound:
             error = next((one for one in results if one and "error" in one), {})
             if not error:
                 self._own.update(draft.own_rows(operations, results))
-                number = results[-1]["rows"][0]["nb_cfg"] if numbered else 0
+                rows = results[-1].get("rows", []) if numbered else []
+                number = rows[0]["nb_cfg"] if rows else 0  # a database that was never initialised has no row for it
                 yield from self._arrival(replica, number)
                 return Receipt(ops=tuple(draft.effective), nb_cfg=number)
             if error["error"] not in _OVERTAKEN:

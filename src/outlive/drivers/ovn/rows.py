@@ -96,7 +96,7 @@ class NorthboundRows:
         self._prefixes: dict[str, tuple[int, int, int]] = {}
         """Of routes: version, first address and length by text."""
         self.noticed: list[tuple[str, str, frozenset[str]]] = []
-        """What changed: table, uuid, and the names by which it is told."""
+        """What changed: table, uuid, and the names under which it is published."""
         self.is_new = True
         """All rows came anew, so that nobody knows what changed."""
         replica.observers.append(self)
@@ -152,9 +152,9 @@ class NorthboundRows:
 
     # --- following
 
-    def changed(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
-        """Index the row, and note by which names its change is told."""
-        self._hang(table, uuid, old or {}, new or {})
+    def note(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
+        """Index the row, and note under which names its change is published."""
+        self._link_children(table, uuid, old or {}, new or {})
         before = set(_keys(table, old)) if old is not None else set()
         after = set(_keys(table, new)) if new is not None else set()
         index = self._index[table]
@@ -174,7 +174,7 @@ class NorthboundRows:
             if names:
                 self.noticed.append((table, uuid, names))
 
-    def cleared(self) -> None:
+    def forget(self) -> None:
         """Forget everything."""
         for index in self._index.values():
             index.clear()
@@ -217,7 +217,7 @@ class NorthboundRows:
         outer = prefix_bounds(cidr)
         return (text for text, bounds in self._prefixes.items() if is_within(bounds, outer))
 
-    def _hang(self, table: str, uuid: str, old: Row, new: Row) -> None:
+    def _link_children(self, table: str, uuid: str, old: Row, new: Row) -> None:
         for (above, column), child in _CHILDREN.items():
             if above == table and old.get(column) is not new.get(column):
                 parents = self.parents[child]

@@ -41,7 +41,7 @@ class _BindingIndex:
         self._changed: set[str] = set()
         self._is_new = True
 
-    def changed(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
+    def note(self, table: str, uuid: str, old: Row | None, new: Row | None) -> None:
         """Index the row."""
         index, column = {BINDINGS: (self.ports, "logical_port"), PRIVATE: (self.private, "name")}.get(table, (None, ""))
         if index is None:
@@ -55,7 +55,7 @@ class _BindingIndex:
                 if table == BINDINGS:
                     self._changed.add(row[column])
 
-    def cleared(self) -> None:
+    def forget(self) -> None:
         """Forget everything."""
         self.ports.clear()
         self.private.clear()

@@ -52,7 +52,7 @@ def decode(kind: ColumnType, value: Any) -> Any:
     return frozenset(atoms) if kind.is_reference else sorted(atoms)
 
 
-def changed(kind: ColumnType, old: Any, value: Any) -> Any:
+def apply_change(kind: ColumnType, old: Any, value: Any) -> Any:
     """The value after a change as the server tells it: of sets and maps only what became different."""
     if kind.form in ("one", "optional"):
         return decode(kind, value)

@@ -96,6 +96,7 @@ class SimulatedOvn:
 
     def __init__(self, *chassis: str, version: str = VERSION) -> None:
         self.rows: Rows = {}
+        """Of the northbound database."""
         self.version = version
         self.nb_cfg = 0
         self.faults = OvnFaults()
@@ -143,9 +144,8 @@ class SimulatedOvn:
         self._replace(apply(rows, ()), None)
 
     def reconnect(self) -> None:
-        """Connections to both databases are made anew: everything may have changed."""
-        for listener in list(self.listeners):
-            listener(self.rows, self.rows, None)
+        """All connections to the databases are made anew."""
+        self._replace(self.rows, None)
         self._tell([""])
 
     def _replace(self, rows: Rows, writer: object) -> None:

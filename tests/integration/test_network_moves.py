@@ -1,0 +1,156 @@
+"""Guests of our own hosts move on real OVN, under ping and TCP, while parts of the cloud die."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from lab.network import NetworkLab, Pings, Stream, guest_interface, started
+from lab.processes import LabError, until
+
+pytestmark = [pytest.mark.component("libvirt"), pytest.mark.component("ovn"), pytest.mark.slow]
+TYPES = ("layer2", "localnet", "routed")
+SILENCE_MS = 10_000.0
+"""A guest that was heard again at all was heard within this time; how soon is measured by bench network_moves."""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkLab]:
+    for one in started(tmp_path_factory.mktemp("lab")):
+        for network in TYPES:
+            one.make_guest(network, network, "host-1")
+        for network in TYPES:
+            one.warm_up(network, one.await_guest(network))
+        yield one
+
+
+def address(lab: NetworkLab, name: str) -> str:
+    return str(lab.port(name)["status"]["addresses"][0]).partition("/")[0]
+
+
+def assert_settled(lab: NetworkLab, name: str, host: str) -> None:
+    """One copy, on that host, which answers; OVN has its rows and no others."""
+    assert lab.copies(name) == [host]
+    lab.warm_up(name, address(lab, name))
+    port = until(lambda: (found := lab.port(name))["status"]["activeOn"] == host and found, "the port follows", 20)
+    assert port["status"]["interfaces"].keys() == {host}
+    away = name == "routed" and not address(lab, name).startswith(home_prefix(lab, host))
+    expected = [port["status"]["interfaces"][host], *([address(lab, name)] if away else [])]
+    until(lambda: lab.rows_of(name) == sorted(expected), f"OVN has the rows of {name} and no others", 20)
+
+
+def home_prefix(lab: NetworkLab, host: str) -> str:
+    (network,) = (one for one in lab.objects("virtualnetworks") if one["metadata"]["name"] == "routed")
+    return str(network["status"]["hostSubnets"][host][0]).rpartition(".")[0] + "."
+
+
+@pytest.mark.parametrize("network", TYPES)
+def test_a_guest_keeps_its_address_and_its_connections_there_and_back(lab: NetworkLab, network: str) -> None:
+    ip, peer = address(lab, network), lab.peer(network)
+    for target in ("host-2", "host-1"):
+        pings, stream = Pings(peer, ip), Stream(peer, ip)
+        assert lab.move(network, target) == ""
+        time.sleep(0.5)
+        why_ended, stall_ms = stream.stop()
+        heard = pings.stop()
+        assert why_ended == ""
+        assert heard.doubled == 0, "no second copy answers"
+        assert max(heard.longest_ms, stall_ms) < SILENCE_MS
+        assert_settled(lab, network, target)
+        assert address(lab, network) == ip
+
+
+def test_a_routed_guest_moves_on_between_two_hosts_that_are_not_its_home(lab: NetworkLab) -> None:
+    for target in ("host-2", "host-3", "host-1"):
+        assert lab.move("routed", target) == ""
+        assert_settled(lab, "routed", target)
+
+
+@pytest.mark.parametrize("network", ["layer2", "routed"])
+def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(lab: NetworkLab, network: str) -> None:
+    assert lab.ovn is not None
+    source = lab.host_of(network)
+    target = "host-3" if source != "host-3" else "host-2"
+    chassis = next(one for one in lab.ovn.chassis if one.name == target)
+    pings = Pings(lab.peer(network), address(lab, network))
+    chassis.pause()
+    try:
+        assert lab.move(network, target) == "network-not-ready"
+    finally:
+        chassis.resume()
+    heard = pings.stop()
+    assert heard.doubled == 0
+    assert heard.longest_ms < 1000, "the guest was heard all the time"
+    assert_settled(lab, network, source)
+
+
+@pytest.mark.parametrize("network", ["layer2", "routed"])
+def test_controllers_that_are_killed_in_the_middle_finish_the_move_when_they_are_back(
+    lab: NetworkLab, network: str
+) -> None:
+    source = lab.host_of(network)
+    target = "host-2" if source != "host-2" else "host-1"
+    lab.outlive("vm", "move", network, "--to", target, "--force-live")
+    until(lambda: (lab.port(network)["status"].get("migration") or {}).get("id"), "the move has begun", 20, 0.02)
+    lab.server.kill()
+    time.sleep(1.0)
+    lab.start_server()
+    lab.await_move(network, target)
+    assert_settled(lab, network, lab.host_of(network))
+
+
+@pytest.mark.parametrize("network", ["layer2", "routed"])
+def test_a_target_that_dies_in_the_middle_leaves_one_copy_that_answers(lab: NetworkLab, network: str) -> None:
+    source = lab.host_of(network)
+    target = next(one for one in lab.hosts if one.name not in (source, "host-1"))
+    lab.outlive("vm", "move", network, "--to", target.name, "--force-live")
+    until(lambda: lab.vm(network)["status"].get("migration"), "the move has begun", 20, 0.02)
+    until(lambda: network in lab.copies(network) or target.name in lab.copies(network), "it is listened for", 20, 0.02)
+    target.power_off()
+
+    def is_settled() -> str:
+        status = lab.vm(network)["status"]
+        move = status.get("migration") or {"phase": "aborted"}
+        host = str(status["assigned"]["hypervisor"])
+        return host if move["phase"] == "aborted" and host != target.name and lab.copies(network) == [host] else ""
+
+    host = until(is_settled, f"{network} has one copy", 120)
+    assert_settled(lab, network, host)
+    _power_on(lab, target.name)
+
+
+def _power_on(lab: NetworkLab, name: str) -> None:
+    host = lab.host(name)
+    until(lambda: not host.on or True, "it is off", 5)
+    host.power_on()
+
+    def holds() -> bool:
+        members = {one["metadata"]["name"]: one["record"] for one in lab.objects("memberships")}
+        return host.on and members[name].get("state", "Held") == "Held" and members[name]["bootId"] == host.boot_id
+
+    until(holds, f"{name} is a member again", 90)
+    assert lab.ovn is not None
+    until(lambda: name in lab.ovn.registered(), f"{name} is a chassis again", 30)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("network", TYPES)
+def test_after_a_power_loss_the_guest_answers_at_its_address_elsewhere(lab: NetworkLab, network: str) -> None:
+    ip, source = address(lab, network), lab.host_of(network)
+    size = lab.console(network).stat().st_size
+    lab.host(source).power_off()
+    assert lab.await_guest(network, after=size, limit_s=120) == ip
+    host = lab.host_of(network)
+    assert host != source
+    assert_settled(lab, network, host)
+    _power_on(lab, source)
+
+
+def test_a_port_that_is_deleted_leaves_no_row(lab: NetworkLab) -> None:
+    lab.make_guest("extra", "layer2", "host-1", extra="net=dhcp")
+    lab.warm_up("layer2", lab.await_guest("extra"))
+    assert lab.rows_of("extra") == [guest_interface("extra")]
+    lab.outlive("delete", "virtualmachineports", "extra.0")
+    until(lambda: lab.rows_of("extra") == [], "its rows go", 20)
+    with pytest.raises(LabError):
+        lab.port("extra")

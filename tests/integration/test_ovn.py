@@ -1,0 +1,230 @@
+"""The OVN driver where only a real OVN shows it: servers that fail, clusters, packets, and the switch of a host."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from lab.hosts import Switch, hosts
+from lab.ovn import Ovn, Programs
+from lab.processes import run as run_command
+from lab.processes import until
+from tests.conformance.ovn.test_northbound import ALL, PORT, row, write
+from tests.conformance.ovn.worlds import programs
+from tests.support.loops import run_real
+
+from outlive.base.errors import Unavailable, Unknown
+from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.southbound import OvnSouthbound
+from outlive.drivers.ovn.vswitch import LocalSwitch
+from outlive.network.operations import PORTS, SWITCHES, upsert
+from outlive.network.ports import Binding
+
+pytestmark = [pytest.mark.component("ovn")]
+RARP = """
+import socket
+mac = bytes.fromhex("0a0000000005")
+frame = b"\\xff" * 6 + mac + bytes.fromhex("8035" "0001080006040003") + (mac + bytes(4)) * 2
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+    out.bind(("eth0", 0))
+    out.send(frame)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "ovn"
+    shutil.rmtree(tmp_path / "ovn", ignore_errors=True)
+
+
+@asynccontextmanager
+async def connected(ovn: Ovn, limit_s: float = 10.0) -> AsyncIterator[tuple[OvnNorthbound, OvnSouthbound]]:
+    southbound = OvnSouthbound(ovn.sb_remote, limit_s=limit_s, probe_ms=1000)
+    northbound = OvnNorthbound(ovn.nb_remote, southbound, limit_s=limit_s, probe_ms=1000)
+    await southbound.start()
+    await northbound.start()
+    try:
+        yield northbound, southbound
+    finally:
+        await northbound.aclose()
+        await southbound.aclose()
+
+
+async def wait_binding(southbound: OvnSouthbound, port: str, **wanted: object) -> Binding:
+    async with asyncio.timeout(10):
+        while True:
+            binding = await southbound.binding(port)
+            if binding is not None and all(getattr(binding, name) == value for name, value in wanted.items()):
+                return binding
+            await asyncio.sleep(0.02)
+
+
+def test_a_database_that_lacks_a_column_is_named_with_table_and_column(folder: Path) -> None:
+    folder.mkdir()
+    schema = json.loads(Path(Programs(programs()).schema("ovn-nb")).read_text())
+    del schema["tables"]["Logical_Switch_Port"]["columns"]["enabled"]
+    (folder / "old.ovsschema").write_text(json.dumps(schema))
+    ovn = Ovn(folder, 0, bin=programs())
+    ovn.programs.run(folder, "ovsdb-tool", "create", str(ovn.northbound[0].file), str(folder / "old.ovsschema"))
+    try:
+        ovn.switch.start()
+        ovn.switch.plug("central", 1)
+        ovn.northbound[0].start()
+        ovn.southbound.start()
+
+        async def story() -> None:
+            async with connected(ovn, limit_s=1) as (northbound, _):
+                with pytest.raises(Unavailable) as error:
+                    await northbound.rows()
+                assert "no column enabled in its table Logical_Switch_Port" in str(error.value)
+                assert "enabled" in northbound.healthy()
+
+        run_real(story())
+    finally:
+        ovn.stop()
+
+
+def test_a_transaction_whose_answer_does_not_come_has_an_unknown_outcome(folder: Path) -> None:
+    async def story() -> None:
+        with Ovn(folder, 0, bin=programs()) as ovn:
+            async with connected(ovn, limit_s=1) as (northbound, _):
+                await write(northbound, *ALL)
+                database = ovn.northbound[0]
+                database.pause()
+                with pytest.raises(Unknown):
+                    await write(northbound, upsert(PORTS, {"name": "shop_cart"}, {"enabled": True}))
+                database.resume()
+                async with asyncio.timeout(10):
+                    while True:
+                        try:
+                            rows = await northbound.rows()
+                            break
+                        except (Unavailable, Unknown):
+                            continue
+                receipt = await write(northbound, upsert(PORTS, {"name": "shop_cart"}, {"enabled": True}))
+                assert receipt.nb_cfg >= 2  # by which one can wait for what was written before
+                assert row(await northbound.rows(), PORTS, name="shop_cart")["enabled"] is True
+                assert rows
+
+    run_real(story())
+
+
+@pytest.mark.slow
+def test_it_follows_the_leader_of_a_cluster(folder: Path) -> None:
+    async def story() -> None:
+        with Ovn(folder, 0, bin=programs(), nb_servers=3) as ovn:
+            async with connected(ovn) as (northbound, _):
+                await write(northbound, *ALL)
+                for number in range(2):
+                    leader = await asyncio.to_thread(ovn.leader)
+                    leader.kill()
+                    option = {"options": {"count": str(number)}}
+                    async with asyncio.timeout(30):
+                        while True:
+                            try:
+                                await write(northbound, upsert(PORTS, {"name": "shop_cart"}, option))
+                                break
+                            except (Unavailable, Unknown):
+                                continue
+                    leader.start()
+                options = row(await northbound.rows(), PORTS, name="shop_cart")["options"]
+                assert options == {**PORT.patch["options"], "count": "1"}
+
+    run_real(story())
+
+
+def test_an_additional_chassis_is_activated_by_the_guests_rarp(folder: Path) -> None:
+    async def story() -> None:
+        with Ovn(folder, 3, bin=programs()) as ovn:
+            one, two, three = ovn.chassis
+            async with connected(ovn) as (northbound, southbound):
+                ports = [("cart", "0a:00:00:00:00:05"), ("peer", "0a:00:00:00:00:06")]
+                await write(
+                    northbound,
+                    upsert(SWITCHES, {"name": "green"}, {"name": "green"}),
+                    *(
+                        upsert(PORTS, {"name": name}, {"name": name, "switch": "green", "addresses": [mac]})
+                        for name, mac in ports
+                    ),
+                )
+                source = one.plug("cart", ports[0][1], "10.1.0.5/24")
+                peer = three.plug("peer", ports[1][1], "10.1.0.6/24")
+                switch = LocalSwitch(two.remote)
+                await switch.start()
+                assert await switch.chassis() == "ch-2"
+                options = {"requested-chassis": "ch-1,ch-2", "activation-strategy": "rarp"}
+                receipt = await write(northbound, upsert(PORTS, {"name": "cart"}, {"options": options}))
+                assert (await northbound.applied(receipt, on=["ch-1", "ch-2", "ch-3"], limit_s=10)).done
+                assert await switch.wait_installed(["cart"], 0.1) == ("cart",)
+                target = await asyncio.to_thread(two.plug, "cart", ports[0][1], "10.1.0.5/24")
+                await wait_binding(southbound, "cart", additional_chassis=("ch-2",))
+                assert await switch.wait_installed(["cart"], 10) == ()
+                assert await switch.interfaces() == ("cart",)
+                await asyncio.to_thread(peer.reaches, "10.1.0.5")
+                assert await asyncio.to_thread(peer.reaches, "10.1.0.5")
+                source.run("ip", "link", "set", "eth0", "down")
+                target.run("python3", "-c", RARP)
+                await wait_binding(southbound, "cart", activated=("ch-2",))
+                assert await asyncio.to_thread(peer.reaches, "10.1.0.5")
+                done = {"requested-chassis": "ch-2", "activation-strategy": None}
+                await write(northbound, upsert(PORTS, {"name": "cart"}, {"options": done}))
+                await wait_binding(southbound, "cart", chassis="ch-2", additional_chassis=())
+                assert await asyncio.to_thread(peer.reaches, "10.1.0.5")
+                await switch.aclose()
+
+    run_real(story())
+
+
+def test_the_lab_leaves_nothing_behind(folder: Path) -> None:
+    ovn = Ovn(folder, 2, bin=programs(), physical=True)
+    with ovn:
+        ovn.nbctl("ls-add", "green", "--", "lsp-add", "green", "cart")
+        ovn.nbctl("lsp-set-addresses", "cart", "0a:00:00:00:00:05")
+        ovn.nbctl("lsp-add", "green", "wire", "--", "lsp-set-type", "wire", "localnet")
+        ovn.nbctl("lsp-set-addresses", "wire", "unknown", "--", "lsp-set-options", "wire", "network_name=physnet")
+        guest = ovn.chassis[0].plug("cart", "0a:00:00:00:00:05", "10.1.0.5/24")
+        outside = ovn.outside("router", "0a:00:00:00:00:01", "10.1.0.1/24")
+        ovn.sync()
+        assert outside.reaches("10.1.0.5", limit_s=3)
+        ovn.chassis[0].cut()
+        assert not outside.reaches("10.1.0.5")
+        ovn.heal()
+        assert guest.reaches("10.1.0.1")
+    assert ovn.switch.prefix not in run_command("ip", "netns", "list")
+    assert not ovn.northd.pid
+    assert not any(database.process.pid for database in (*ovn.northbound, ovn.southbound))
+
+
+def test_a_chassis_in_a_hosts_namespace_lives_and_dies_with_the_host(tmp_path: Path) -> None:
+    switch = Switch(tmp_path / "hosts")
+    ours = hosts(switch, 2)
+    ovn = Ovn(tmp_path / "ovn", 1, hosts=ours, bin=programs(), physical=True)
+    try:
+        switch.start()
+        ovn.start()
+        for host in ours:
+            host.power_on()
+        until(lambda: ovn.registered() == {"host-1", "host-2", "ch-3"}, "all chassis register", 20)
+        ovn.nbctl("ls-add", "green", "--", "lsp-add", "green", "a", "--", "lsp-add", "green", "b")
+        ovn.nbctl("lsp-set-addresses", "a", "0a:00:00:00:00:05", "--", "lsp-set-addresses", "b", "0a:00:00:00:00:06")
+        guest = ovn.chassis[0].plug("a", "0a:00:00:00:00:05", "10.1.0.5/24")
+        peer = ovn.chassis[2].plug("b", "0a:00:00:00:00:06", "10.1.0.6/24")
+        ovn.sync()
+        assert guest.reaches("10.1.0.6", limit_s=3)
+        assert "br-int" in ours[0].run("ovs-vsctl", "list-br")  # where libvirt looks for it
+        ours[0].power_off()
+        assert not peer.reaches("10.1.0.5")
+        assert "host-1" in ovn.registered()
+        ours[0].power_on()
+        until(lambda: "ovn-controller" in str(ours[0].services()), "it boots", 20)
+    finally:
+        for host in ours:
+            host.power_off()
+        ovn.stop()
+        switch.stop()
+        shutil.rmtree(tmp_path, ignore_errors=True)
