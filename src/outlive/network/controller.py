@@ -291,7 +291,7 @@ class NetworkController:
     ) -> tuple[Receipt, tuple[str, ...]]:
         """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
         hosts = [one for one in (place.host, place.target) if one]
-        await self._read_chassis()
+        await self._read_chassis(hosts)
         chassis = {one: self._chassis_of(one) for one in hosts}
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
@@ -339,10 +339,11 @@ class NetworkController:
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
         return receipt, used[0][1].foreign
 
-    async def _read_chassis(self) -> None:
-        """Learn which chassis there are, now and then: hosts are found by their names there."""
+    async def _read_chassis(self, hosts: Iterable[str]) -> None:
+        """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""
         now_s = self._clock.monotonic()
-        if now_s - self._chassis_read_s >= CHASSIS_S:
+        is_known = all(self._chassis_of(host) in self._chassis for host in hosts)
+        if not is_known or now_s - self._chassis_read_s >= CHASSIS_S:
             self._chassis_read_s = now_s
             self._chassis = {one.name: one for one in await self._sb.chassis()}
 

@@ -165,6 +165,12 @@ class SimulatedOvn:
             self._ports = {row["name"]: row for row in self.rows.get(PORTS, []) if row.get("name")}
         self._settle(sorted({*self.bindings, *self._ports}))
 
+    def add_chassis(self, name: str, hostname: str) -> None:
+        """One that has never run."""
+        self.chassis[name] = SimulatedChassis(
+            name=name, hostname=hostname, alive=False, announces=False, registered=False
+        )
+
     def plug(self, port: str, chassis: str) -> None:
         """An interface of the port comes to a chassis."""
         self._plugged.setdefault(port, []).append(chassis)
