@@ -331,11 +331,13 @@ class World:
             refused=partial(self.judge.read, host.daemon.name),
         )
         random = self.random.fork(f"daemon/{process.part.name}")
+        own = shown(store.named(*DAEMON), "host")
+        coordinator = shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator")
         if self.fabric is not None:
             ports = self.network_processes.with_networks(
                 ports,
-                shown(store.named(*DAEMON), "host"),
-                shown(store.named(*FENCER), "coordinator") if host.spec.mode == "coordinator" else None,
+                own,
+                coordinator if host.spec.mode == "coordinator" else None,
                 host=host,
                 process=process,
                 random=random.fork("ovn"),
@@ -343,8 +345,8 @@ class World:
             )
         settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
         return NodeRole(
-            shown(store.named(*DAEMON), "host"),
-            shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator"),
+            own,
+            coordinator,
             settings,
             ports,
             host=name,
@@ -372,9 +374,7 @@ class World:
         name, clock = process.name, HostClock()
         store = ProcessStore(self.way(process, name, clock), Author(name, "", ()))
         random = self.random.fork(f"controller/{process.part.name}")
-        databases = self.network_processes.databases(
-            name, process, clock, random.fork("ovn"), self._end_second_network
-        )
+        databases = self.network_processes.databases(name, process, clock, random.fork("ovn"), self._end_second_network)
         return LoneNetworkController(store.named(*CONTROLLER), databases, clock=clock, random=random)
 
     def _end_second_network(self) -> None:

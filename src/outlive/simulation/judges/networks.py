@@ -12,7 +12,7 @@ from outlive.network.owners import external_ids, vm_in
 from outlive.resources import VirtualMachine, VirtualMachinePort, condition
 from outlive.resources.networks import interface_id
 from outlive.simulation.judges.truth import Truth
-from outlive.simulation.network.fabric import FabricPort
+from outlive.simulation.network.fabric import FabricPort, chassis_of
 
 
 def contradictions(rows: Rows) -> Iterator[tuple[str, str]]:
@@ -53,6 +53,13 @@ def _problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[s
         return
     if status.active_on != host:
         yield f"{port.name} is said to be active on {status.active_on or 'no host'}, and the VM runs on {host}"
+    binding = truth.fabric.ovn.bindings.get(interface_id(port.interface, port.mode, host))
+    chassis = {chassis_of(host)}
+    if (
+        binding is None
+        or {binding.chassis, *binding.additional_chassis, *binding.requested_additional_chassis} != chassis
+    ):
+        yield f"{port.name} is bound otherwise than by {host} alone: {binding}"
     wanted = {one.partition("/")[0] for one in status.addresses} or {port.mac}
     if missing := wanted - set(truth.fabric.answers(host, port)):
         yield f"it runs on {host} and does not answer at {', '.join(sorted(missing))}"

@@ -73,17 +73,15 @@ class SplitCuts(CutPort):
         self._ports = ports
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
-        """As ``CutPort``; both are asked before the first that fails is told of."""
+        """As ``CutPort``; one that fails spoils no other."""
         failed: list[OutliveError] = []
-        for part, meant in zip((self._disks, self._ports), self._split(scope), strict=True):
+        parts = [part for part in zip((self._disks, self._ports), self._split(scope), strict=True) if part[1]]
+        for part, meant in parts:
             try:
-                if meant:
-                    await part.cut(host, epoch, meant)
-            except NotFound:
-                continue
+                await part.cut(host, epoch, meant)
             except OutliveError as error:
                 failed.append(error)
-        if failed:
+        if failed and len(failed) == len(parts):
             raise failed[0]
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
