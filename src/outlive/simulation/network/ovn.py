@@ -62,8 +62,8 @@ class OvnFaults(msgspec.Struct, kw_only=True):
     latency_s: tuple[float, float] = (0.001, 0.005)
     """Of each call, drawn between these."""
     event_delay_s: float = 0.0
-    transactions: list[OvnFault] = []
-    """Of the next ones, each once."""
+    transactions: list[OvnFault | None] = []
+    """Of the next ones, each once; ``None``: it goes well."""
 
 
 class InstalledFlows(msgspec.Struct, frozen=True, kw_only=True):
