@@ -28,8 +28,11 @@ MOVING = (
     None,
 )
 """Phases of a live move; ``None``: it is over."""
-WRITES = range(4)
-"""Transactions of one move, and some more."""
+WRITES = range(3)
+"""Transactions of one move, and one more."""
+POWER = tuple(product(KINDS[:3], MOVING, ("h1", "h2")))
+HANGING = tuple(product((KINDS[1], KINDS[4]), MOVING[::2], ("h1", "h2")))
+"""Old flows harm most on a physical network."""
 LOOK_S = 0.05
 
 
@@ -51,7 +54,7 @@ async def wait_for(world: World, phase: MigrationPhase | None) -> None:
 async def end_well(world: World) -> None:
     """Everything is healed and a second move succeeds; nothing was ever violated."""
     await heal(world)
-    await world.clock.sleep(100.0)
+    await world.clock.sleep(60.0)
     (host,) = world.running("vm-1")
     assert answers(world) == [host]
     target = next(one for one in HOSTS if one != host)
@@ -67,26 +70,26 @@ def test_a_move_that_fails_leaves_one_that_answers(kind: Kind, phase: str) -> No
     async def story(world: World) -> None:
         await world.do("migration-fails", {"hosts": ("h1",), "phase": phase})
         await move(world)
-        await world.clock.sleep(60.0)
+        await world.clock.sleep(40.0)
         await end_well(world)
 
     play(story, lambda: network_world(*kind))
 
 
-@pytest.mark.parametrize(("kind", "phase", "host"), tuple(product(KINDS, MOVING, ("h1", "h2"))))
+@pytest.mark.parametrize(("kind", "phase", "host"), POWER)
 def test_an_end_that_loses_power_leaves_one_that_answers(kind: Kind, phase: MigrationPhase | None, host: str) -> None:
     async def story(world: World) -> None:
         await move(world)
         await wait_for(world, phase)
         await world.do("power-off", {"hosts": (host,)})
-        await world.clock.sleep(60.0)
+        await world.clock.sleep(40.0)
         assert len(answers(world)) == 1
         await end_well(world)
 
     play(story, lambda: network_world(*kind))
 
 
-@pytest.mark.parametrize(("kind", "phase", "host"), tuple(product(KINDS, MOVING, ("h1", "h2"))))
+@pytest.mark.parametrize(("kind", "phase", "host"), HANGING)
 def test_an_end_whose_ovn_controller_hangs_leaves_one_that_answers(
     kind: Kind, phase: MigrationPhase | None, host: str
 ) -> None:
@@ -94,14 +97,14 @@ def test_an_end_whose_ovn_controller_hangs_leaves_one_that_answers(
         await move(world)
         await wait_for(world, phase)
         await world.do("stop-ovn-controller", {"hosts": (host,)})
-        await world.clock.sleep(60.0)
+        await world.clock.sleep(40.0)
         await end_well(world)
 
     play(story, lambda: network_world(*kind))
 
 
 @pytest.mark.parametrize(
-    ("kind", "write", "fault"), tuple(product(KINDS, WRITES, (OvnFault.CRASH_BEFORE, OvnFault.CRASH_AFTER)))
+    ("kind", "write", "fault"), tuple(product(KINDS[:3], WRITES, (OvnFault.CRASH_BEFORE, OvnFault.CRASH_AFTER)))
 )
 def test_a_controller_that_dies_at_a_write_is_followed_by_one_that_goes_on(
     kind: Kind, write: int, fault: OvnFault
@@ -109,20 +112,20 @@ def test_a_controller_that_dies_at_a_write_is_followed_by_one_that_goes_on(
     async def story(world: World) -> None:
         fabric_of(world).ovn.faults.transactions = [*[None] * write, fault]
         await move(world)
-        await world.clock.sleep(60.0)
+        await world.clock.sleep(40.0)
         await end_well(world)
 
     play(story, lambda: network_world(*kind, controllers=2))
 
 
-@pytest.mark.parametrize(("kind", "at_s"), tuple(product(KINDS, (0.0, 0.5, 3.0, 6.0))))
+@pytest.mark.parametrize(("kind", "at_s"), tuple(product(KINDS[:3], (0.5, 6.0))))
 def test_a_northbound_database_that_goes_back_in_a_move_is_made_right(kind: Kind, at_s: float) -> None:
     async def story(world: World) -> None:
         await world.do("ovn-snapshot", {})
         await move(world)
         await world.clock.sleep(at_s)
         await world.do("ovn-restore", {})
-        await world.clock.sleep(60.0)
+        await world.clock.sleep(40.0)
         assert len(answers(world)) == 1
         await end_well(world)
 
