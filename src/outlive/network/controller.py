@@ -205,7 +205,7 @@ class NetworkController:
     async def _follow_bindings(self) -> None:
         """Look again at VMs whose ports were bound, or let go, somewhere."""
         async for names in self._sb.changes():
-            for name in names or tuple(self._vm_of_port):
+            for name in sorted(names) or tuple(self._vm_of_port):
                 if (vm := self._vm_of_port.get(name)) is not None:
                     self._add(vm)
 
@@ -217,7 +217,7 @@ class NetworkController:
                 for vm in dict.fromkeys(self._vm_of_port.values()):
                     self._add(vm)
                 continue
-            for name in names:
+            for name in sorted(names):
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
                     self._add(found)
