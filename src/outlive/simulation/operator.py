@@ -16,7 +16,7 @@ from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.disks import SPREADS_S
 from outlive.simulation.hosts import SimHost
-from outlive.simulation.network.fabric import Fabric
+from outlive.simulation.network.fabric import LAG_S, Fabric
 from outlive.simulation.network.ovn import OvnFaults
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.stores import QUIET
@@ -74,7 +74,7 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
 def heal_networks(world: World, fabric: Fabric) -> None:
     """Databases, northd and chassis work as they did; one controller writes."""
     end_second_network(world)
-    fabric.ovn.faults = OvnFaults()
+    fabric.ovn.faults, fabric.lag_s = OvnFaults(), LAG_S
     fabric.stopped.clear()
     for host in world.hosts:
         fabric.refresh(host)

@@ -110,6 +110,7 @@ class World:
                 self._hypervisors,
                 self.networks,
                 lambda name: self.store.find(VirtualMachinePort, name),
+                self.random.fork("ovn"),
             )
             self.network_processes = NetworkProcesses(self.fabric, self.networks)
         self.second_network: Service | None = None
@@ -123,7 +124,7 @@ class World:
             self._add_host(host)
         if self.fabric is not None:
             self.fabric.ovn.listeners.append(lambda before, after, _: self.judge.committed(before, after))
-            self.fabric.ovn.binding_listeners.append(self.judge.bound)
+            self.fabric.ovn.flow_listeners.append(self.judge.switched)
         self._add_controllers()
 
     # What others look at

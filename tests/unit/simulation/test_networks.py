@@ -167,6 +167,7 @@ def test_a_vm_that_does_not_answer_where_it_runs_is_found_at_rest() -> None:
 
 def test_rows_that_somebody_deletes_are_written_again() -> None:
     async def story(world: World) -> None:
+        fabric_of(world).ovn.defer = None
         await world.do("lose-rows", {"vms": ("vm-1",)})
         assert answers(world) == []
         await world.clock.sleep(5.0)

@@ -96,9 +96,10 @@ OVN: Final[dict[str, Kind]] = {
     "slow": lambda draw, at_s: draw.briefly(
         at_s,
         "slow-ovn",
-        {"by": 0.0, "events": 0.0},
+        {"by": 0.0, "events": 0.0, "flows": 0.0},
         by=draw.random.choice((0.0, 0.2, 1.0)),
         events=draw.random.choice((0.0, 1.0, 5.0)),
+        flows=draw.random.choice((0.0, 0.5, 3.0)),
     ),
     "backup": _backup,
     "lose-rows": lambda draw, at_s: draw.add(at_s, "lose-rows", vms=(draw.vm().name,)),

@@ -99,16 +99,13 @@ class Judge:
             self._running(vm)
 
     def committed(self, before: Rows, after: Rows) -> None:
-        """OVN has other rows from now on: they contradict nowhere, and who answers may have changed."""
-        for subject, text in contradictions(after):
+        """OVN has other rows from now on: they contradict nowhere."""
+        for subject, text in contradictions(after) if after is not before else ():
             self._found("rows", subject, text)
-        for vm in self.truth.holding if after is not before else ():
-            self._present(vm)
 
-    def bound(self, port: str) -> None:
-        """A port was bound, activated or let go somewhere."""
-        vm = self.truth.fabric.vm_of(port) if self.truth.fabric is not None else ""
-        if vm:
+    def switched(self) -> None:
+        """Packets go elsewhere from now on: a chassis has other flows, or a guest was heard."""
+        for vm in self.truth.holding:
             self._present(vm)
 
     def wrote(self, write: Write, author: Author) -> None:

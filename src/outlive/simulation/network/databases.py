@@ -99,7 +99,8 @@ class SimulatedNorthbound:
         end = self._clock.monotonic() + limit_s
         while True:
             await self._travel()
-            self._ovn.catch_up()
+            if self._ovn.defer is None:
+                self._ovn.catch_up()
             reports = {one.name: one.nb_cfg for one in self._ovn.registered()}
             behind = tuple(sorted(name for name in on if reports.get(name, -1) < receipt.nb_cfg))
             done = not behind and not self._ovn.faults.northd_down
@@ -205,6 +206,8 @@ def _changed_names(before: Rows, after: Rows) -> frozenset[str]:
     names: set[str] = set()
     for table in {*before, *after}:
         old, new = before.get(table, []), after.get(table, [])
+        same = {id(row) for row in old} & {id(row) for row in new}
+        old, new = ([row for row in rows if id(row) not in same] for rows in (old, new))
         gone = [row for row in old if not any(is_same_row(row, one) for one in new)]
         come = [row for row in new if not any(is_same_row(row, one) for one in old)]
         names.update(name for row in (*gone, *come) for name in row_names(table, row))

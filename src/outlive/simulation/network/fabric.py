@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from outlive.base.random import Random
 from outlive.network.operations import Rows
 from outlive.node.ports import DomainState
 from outlive.resources import VirtualMachinePort
@@ -21,6 +22,8 @@ from outlive.simulation.network.answers import Delivery, Senders, hears, is_inst
 from outlive.simulation.network.ovn import InstalledFlows, SimulatedOvn
 from outlive.simulation.networks import Networks, Segment
 
+LAG_S: Final = (0.002, 0.05)
+"""How long northd, and then a chassis, takes for a change."""
 STARTS_S: Final = 1.0
 """From the boot of a kernel until its ovn-controller follows the database."""
 WAKES_S: Final = 0.05
@@ -54,8 +57,12 @@ class Fabric:
         hypervisors: Mapping[str, SimHypervisor],
         networks: Networks,
         find_port: Callable[[str], VirtualMachinePort | None],
+        random: Random,
     ) -> None:
         self.ovn = SimulatedOvn()
+        self.ovn.defer = self._defer
+        self.lag_s = LAG_S
+        """From a change until northd has translated it, and from that until a chassis has it; drawn between these."""
         self.backup: Rows | None = None
         """Of the northbound database, if somebody has made one."""
         self.stopped: set[str] = set()
@@ -66,6 +73,7 @@ class Fabric:
         for port in ports:
             self._ports.setdefault(port.vm, []).append(port)
             self._vms[port.interface] = port.vm
+        self._random = random
         self._hypervisors = hypervisors
         self._networks = networks
         self._find_port = find_port
@@ -76,6 +84,9 @@ class Fabric:
         """Host and VM → interfaces of its domain there."""
         self._incoming: dict[tuple[str, str], SimDomain] = {}
         """Host and VM → the domain that waits there for a guest."""
+
+    def _defer(self, act: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(self._random.uniform(*self.lag_s), act, context=outside_parts())
 
     def add_host(self, host: str) -> None:
         """A host that has not booted yet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -108,6 +109,12 @@ class SimulatedOvn:
         """MACs by address."""
         self.listeners: list[Callable[[Rows, Rows, object], None]] = []
         self.binding_listeners: list[Callable[[str], None]] = []
+        self.flow_listeners: list[Callable[[], None]] = []
+        """Called when a chassis has other flows."""
+        self.defer: Callable[[Callable[[], None]], None] | None = None
+        """Has northd, and each chassis, do something a little later; ``None``: at once."""
+        self._waiting: set[str] = set()
+        """Chassis that are about to install flows."""
         self._ports: dict[str, Columns] = {}
         """Ports that northd has translated."""
         self._translated = 0
@@ -150,7 +157,10 @@ class SimulatedOvn:
 
     def _replace(self, rows: Rows, writer: object) -> None:
         before, self.rows = self.rows, rows
-        self.catch_up()
+        if self.defer is None:
+            self.catch_up()
+        else:
+            self.defer(self.catch_up)
         for listener in list(self.listeners):
             listener(before, rows, writer)
 
@@ -225,6 +235,8 @@ class SimulatedOvn:
             self._set(msgspec.structs.replace(binding, activated=(*binding.activated, chassis)))
             self._install()
         self._tell([port])
+        for listener in list(self.flow_listeners):
+            listener()
 
     def registered(self) -> list[Chassis]:
         """All chassis that have a row."""
@@ -246,11 +258,21 @@ class SimulatedOvn:
         self._tell(changed)
 
     def _install(self) -> None:
-        flows = InstalledFlows(rows=self.southbound, bindings=self.bindings)
         for one in self.chassis.values():
-            if one.alive:
-                one.nb_cfg, one.flows = self._translated, flows
-                one.activated = {port for port in one.activated if one.name in _additional(self.bindings.get(port))}
+            if self.defer is None:
+                self._install_on(one)
+            elif one.alive and one.name not in self._waiting:
+                self._waiting.add(one.name)
+                self.defer(partial(self._install_on, one))
+
+    def _install_on(self, one: SimulatedChassis) -> None:
+        self._waiting.discard(one.name)
+        if not one.alive or self.faults.southbound_down:
+            return
+        one.nb_cfg, one.flows = self._translated, InstalledFlows(rows=self.southbound, bindings=self.bindings)
+        one.activated = {port for port in one.activated if one.name in _additional(self.bindings.get(port))}
+        for listener in list(self.flow_listeners):
+            listener()
 
     def _bind(self, port: str) -> bool:
         """What the living chassis make of a port; whether that is new."""

@@ -13,7 +13,7 @@ from outlive.network.operations import PORTS, delete
 from outlive.network.owners import vm_keys
 from outlive.runtime.units import Duration
 from outlive.simulation.hosts import Service
-from outlive.simulation.network.fabric import Fabric
+from outlive.simulation.network.fabric import LAG_S, Fabric
 from outlive.simulation.network.ovn import OvnFault
 from outlive.simulation.verbs.table import Names, after, verb
 
@@ -77,9 +77,14 @@ def _ovn_commits(world: World, faults: Annotated[tuple[Commit, ...], Meta(min_le
 
 
 @verb("slow-ovn", "OVN's databases answer, and report changes, later: {details}")
-def _slow_ovn(world: World, by: Duration = Duration(0.0), events: Duration = Duration(0.0)) -> None:
-    """``by``: calls take longer; ``events``: changes are reported so much later."""
-    faults = fabric_of(world).ovn.faults
+def _slow_ovn(
+    world: World, by: Duration = Duration(0.0), events: Duration = Duration(0.0), flows: Duration = Duration(0.0)
+) -> None:
+    """``by``: calls take longer; ``events``: changes are reported so much later; ``flows``: northd, and each chassis,
+    take up to so much longer for a change."""
+    fabric = fabric_of(world)
+    fabric.lag_s = (LAG_S[0], LAG_S[1] + flows)
+    faults = fabric.ovn.faults
     faults.latency_s = (0.001 + by, 0.005 + by)
     faults.event_delay_s = events
 
