@@ -66,11 +66,13 @@ def _problems(truth: Truth, port: FabricPort, host: str, addresses: dict[tuple[s
 
 
 def _is_isolated(truth: Truth, port: FabricPort, host: str) -> bool:
-    """Whether the host is isolated from the port, and a record says so, or nobody has looked since it was let in."""
+    """Whether the host is isolated from the port, and its Membership says so, or there is none that could."""
     assert truth.fabric is not None
     own = interface_id(port.interface, port.mode, host)
     rows = (row for row in truth.fabric.ovn.rows.get(PORTS, ()) if row.get("name") == own)
-    return any(host in isolated_hosts(row) for row in rows)
+    member = truth.store.find_member_record(host)
+    is_recorded = member is None or member.cut.through > 0
+    return is_recorded and any(host in isolated_hosts(row) for row in rows)
 
 
 def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
