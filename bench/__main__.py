@@ -46,6 +46,7 @@ PARTS = (
     "lab",
     "lab_kubernetes",
     "storage_agent",
+    "network",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

@@ -215,7 +215,7 @@ class Lab:
         self.switch.plug("store", STORE)
         settings = dict(SETTINGS)
         if self.ovn is not None:
-            settings["network"] = {"northbound": self.ovn.nb_remote, "southbound": self.ovn.sb_remote}
+            settings["network"] = self._databases()
         (self.state / "settings.yaml").write_text(json.dumps(settings))
         program = str(Path(sys.executable).with_name("outlive"))
         words = ["--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
@@ -268,7 +268,7 @@ class Lab:
                 **ALLOWED,
             },
             "guard": {"socket": GUARD_SOCKET},
-            **({"network": {"driver": "ovn"}} if self.ovn is not None else {}),
+            **({"network": {"driver": "ovn", **self._databases()}} if self.ovn is not None else {}),
         }
         (host.folder / BOARD_FILE.lstrip("/")).write_text(f"{self.controller(host).system_uuid}\n")
         if not (etc / "node.yaml").exists():
@@ -278,6 +278,10 @@ class Lab:
         commands = ["--stop-service", f"{ask} stop libvirtd", "--start-service", f"{ask} start libvirtd"]
         host.add_service("30-guard", [program, "guard", *guard, *commands])  # which reads no wall clock
         host.add_service("40-node", [program, "node"], clock)
+
+    def _databases(self) -> dict[str, str]:
+        assert self.ovn is not None
+        return {"northbound": self.ovn.nb_remote, "southbound": self.ovn.sb_remote}
 
     def _start_network(self) -> None:
         if self.ovn is not None:
@@ -347,16 +351,19 @@ class Lab:
             made.append(document("Hypervisor", host.name, spec))
         return made
 
+    def make_guest_disk(self, name: str) -> str:
+        """Make its disk, unless it is there; its element in the definition, empty: that of a raw file."""
+        if self.ceph is None:
+            guest.make_disk(self.disk(name))
+            return ""
+        with contextlib.suppress(LabError):  # it is there
+            self.ceph.rbd("create", "--size", "1M", f"{POOL}/{name}")
+        return self.ceph.disk(name)
+
     def _desired_guests(self) -> list[dict[str, Any]]:
         made = []
         for number, name in enumerate(self.guests):
-            element = ""
-            if self.ceph is not None:
-                with contextlib.suppress(LabError):  # it is there
-                    self.ceph.rbd("create", "--size", "1M", f"{POOL}/{name}")
-                element = self.ceph.disk(name)
-            else:
-                guest.make_disk(self.disk(name))
+            element = self.make_guest_disk(name)
             self.console(name).parent.mkdir(exist_ok=True)
             path = self.state / "disks" / f"{name}.raw"
             xml = guest.definition(name, path, self.console(name), extra=GUEST, element=element)

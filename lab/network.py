@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -163,8 +163,19 @@ class Pause:
 class NetworkLab(Lab):
     """A laboratory whose hosts are chassis; guests are made one by one."""
 
-    def __init__(self, state: Path, *, programs: Path | None = None) -> None:
-        super().__init__(state, guests_count=0, on_ovn=True, ovn_programs=programs)
+    def __init__(
+        self,
+        state: Path,
+        *,
+        programs: Path | None = None,
+        guests_count: int = 0,
+        homes: Sequence[str] = (),
+        on_ceph: bool = False,
+    ) -> None:
+        """``guests_count``: how many there are besides, without a network."""
+        super().__init__(
+            state, guests_count=guests_count, homes=homes, on_ceph=on_ceph, on_ovn=True, ovn_programs=programs
+        )
         self._peers: dict[str, Workload] = {}
 
     def make_networks(self) -> None:
@@ -182,11 +193,10 @@ class NetworkLab(Lab):
     def make_guest(self, name: str, network: str, host: str, *, port: bool = True, extra: str = COUNTING) -> None:
         """A guest with one interface, wanted on that host. ``port``: the controller programs it; else nobody does."""
         mac, interface = guest_mac(name), guest_interface(name)
-        guest.make_disk(self.disk(name))
+        element = self.make_guest_disk(name)
         self.console(name).parent.mkdir(exist_ok=True)
-        xml = guest.definition(
-            name, self.disk(name), self.console(name), extra=extra, interfaces=guest.interface(mac, interface)
-        )
+        path, interfaces = self.state / "disks" / f"{name}.raw", guest.interface(mac, interface)
+        xml = guest.definition(name, path, self.console(name), extra=extra, element=element, interfaces=interfaces)
         made = document("VirtualMachine", name, {"definition": xml})
         made["metadata"]["labels"] = {"outlive.dev/host": host}
         made["status"] = {"assigned": {"hypervisor": host}, "home": host}

@@ -321,6 +321,8 @@ class Chassis:
         }
         bridges = (
             _bridge("br-phy", "ovn0")
+            # a machine has the same MAC after a boot; other chassis remember for minutes which one it had
+            + f" -- set bridge br-phy other-config:hwaddr='\"0a:57:00:00:00:{self.encap_ip.rpartition('.')[2]:0>2}\"'"
             + " -- --may-exist add-br br-int -- set bridge br-int datapath_type=netdev fail-mode=secure"
         )
         if self._physical:

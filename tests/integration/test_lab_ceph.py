@@ -6,28 +6,32 @@ Who wrote to a disk is read from the image's own blocks, and who runs from the m
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from lab import story
 from lab.ceph import POOL
-from lab.cluster import Lab
 from lab.command import proof, rehearsed
 from lab.faults import heal
+from lab.network import NetworkLab, Pings, guest_interface
 from lab.processes import LabError, until
 
 pytestmark = [pytest.mark.component("libvirt"), pytest.mark.component("ipmi"), pytest.mark.component("ceph")]
+pytestmark.append(pytest.mark.component("ovn"))
 LIMIT_S = 120.0
 """On a machine that is busy with others."""
 LIVE, COLD = "vm-1", "vm-2"
+TALKER = "talker"
+"""A guest with a port in OVN, which its host still reaches when it is shut out of everything else."""
 HOME = "host-1"
 
 
 class Cloud:
     """A lab with two guests, of which one is stopped for each move."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: NetworkLab) -> None:
         self.lab = lab
 
     def place(self, name: str) -> list[str]:
@@ -74,7 +78,7 @@ def _newer(seen: story.Written, last: int) -> story.Written | None:
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    lab = Lab(tmp_path_factory.mktemp("lab"), guests_count=2, homes=[HOME], on_ceph=True)
+    lab = NetworkLab(tmp_path_factory.mktemp("lab"), guests_count=2, homes=[HOME], on_ceph=True)
     try:
         for _ in lab.start():
             pass
@@ -132,6 +136,11 @@ def test_a_guest_of_a_host_that_lives_is_recovered_once_that_host_is_shut_out(cl
     until(lambda: cloud.isolated() == set(), "a host that has booted is let in", LIMIT_S, 0.2)
     before, (here,) = cloud.run(LIVE), cloud.place(LIVE)
     host = lab.host(here)
+    lab.make_networks()
+    lab.make_guest(TALKER, "layer2", host.name)
+    address = lab.await_guest(TALKER)
+    lab.warm_up("layer2", address)
+    size = lab.console(TALKER).stat().st_size
     lab.controller(host).hang()
     lab.switch.isolate(host.name, "ceph")
     cloud.counts_again(LIVE, before)
@@ -146,4 +155,20 @@ def test_a_guest_of_a_host_that_lives_is_recovered_once_that_host_is_shut_out(cl
     assert proof(lab, host.name) == "", "the cut alone was proof enough for its guest"
     assert cloud.writes(LIVE) == run
     cloud.one_writer(LIVE)
+    assert lab.await_guest(TALKER, after=size, limit_s=LIMIT_S) == address
+    lab.warm_up("layer2", address)
+    assert host.name in lab.copies(TALKER), "its old process lives, and is bound nowhere"
+    pings = Pings(lab.peer("layer2"), address)
+    time.sleep(2.0)
+    heard = pings.stop()
+    assert (heard.doubled, heard.lost <= 1) == (0, True), "the new one answers, alone"
+    assert f"isolated.{host.name}=" in port_row(lab)
     heal(lab)
+    until(lambda: not host.on, "its power controller answers again, and switches it off", LIMIT_S, 0.2)
+    heal(lab)
+    until(lambda: "isolated" not in port_row(lab), "its ports are let go once the host has booted", LIMIT_S, 0.2)
+
+
+def port_row(lab: NetworkLab) -> str:
+    assert lab.ovn is not None
+    return lab.ovn.nbctl("--bare", "--columns=external_ids", "list", "Logical_Switch_Port", guest_interface(TALKER))

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 from lab.hosts import Switch, hosts
 from lab.ovn import Ovn, Programs
+from lab.processes import Process, until
 from lab.processes import run as run_command
-from lab.processes import until
 from tests.conformance.ovn.test_northbound import ALL, PORT, row, write
 from tests.conformance.ovn.worlds import programs
+from tests.support.keystone import free_port
 from tests.support.loops import run_real
 
 from outlive.base.errors import Unavailable, Unknown
 from outlive.drivers.ovn.northbound import OvnNorthbound
+from outlive.drivers.ovn.replica import set_certificates
 from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.drivers.ovn.vswitch import LocalSwitch
 from outlive.network.operations import PORTS, SWITCHES, upsert
@@ -228,3 +230,33 @@ def test_a_chassis_in_a_hosts_namespace_lives_and_dies_with_the_host(tmp_path: P
         ovn.stop()
         switch.stop()
         shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.mark.component("openssl")
+def test_a_database_is_reached_by_tls(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+    subject = ["-subj", "/CN=ovsdb", "-days", "1", "-nodes", "-newkey", "rsa:2048"]
+    run_command("openssl", "req", "-x509", *subject, "-keyout", key, "-out", certificate)
+    tools, folder, port = Programs(programs()), tmp_path, free_port()
+    tools.run(folder, "ovsdb-tool", "create", str(folder / "nb.db"), tools.schema("ovn-nb"))
+    server = Process(folder / "nb.pid")
+    files = [f"--private-key={key}", f"--certificate={certificate}", f"--ca-cert={certificate}"]
+    words = [f"--remote=pssl:{port}:127.0.0.1", f"--unixctl={folder}/nb.ctl", str(folder / "nb.db")]
+    server.start(["ovsdb-server", *files, *words], folder / "nb.log", tools.env(str(folder)))
+    set_certificates(key, certificate, certificate)
+    try:
+
+        async def story() -> None:
+            southbound = OvnSouthbound("unix:/nowhere")
+            northbound = OvnNorthbound(f"ssl:127.0.0.1:{port}", southbound)
+            await northbound.start()
+            ops = [upsert(SWITCHES, {"name": name}, {"name": name}) for name in map(str, range(150))]
+            receipt = await write(northbound, *ops)
+            assert receipt.nb_cfg == 0  # nobody has initialised this database
+            assert len((await northbound.rows())[SWITCHES]) == 150
+            await northbound.aclose()
+            await southbound.aclose()
+
+        run_real(story())
+    finally:
+        server.stop()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -72,7 +72,9 @@ class _Resource(msgspec.Struct, frozen=True):
     resource: str
 
 
-class _Request(msgspec.Struct, frozen=True, rename="camel"):
+class ReviewedWrite(msgspec.Struct, frozen=True, rename="camel"):
+    """A write that an API server asks about."""
+
     uid: str
     resource: _Resource
     operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
@@ -83,10 +85,12 @@ class _Request(msgspec.Struct, frozen=True, rename="camel"):
     old_object: msgspec.Raw = msgspec.Raw()
 
 
-class _Review(msgspec.Struct, frozen=True, rename="camel"):
+class AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
+    """What an API server sends."""
+
     api_version: Literal["admission.k8s.io/v1"]
     kind: Literal["AdmissionReview"]
-    request: _Request
+    request: ReviewedWrite
 
 
 def identity_of(user: str, groups: tuple[str, ...], namespace: str) -> Identity | None:
@@ -153,6 +157,29 @@ def _webhook(
     }
 
 
+Judge = Callable[[ReviewedWrite], Awaitable[Sequence[str]]]
+"""From a write to warnings for its writer. ``OutliveError`` where it is refused."""
+
+
+async def answer_review(request: Request, judge: Judge) -> Response:
+    """The answer to an API server; a write that was not judged in time is refused."""
+    media_type(request, JSON)
+    try:
+        asked = msgspec.json.decode(await request.body(), type=AdmissionReview).request
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"not an AdmissionReview: {error}", remedy=f"send one of {REVIEW_VERSION}") from None
+    answer: dict[str, Any] = {"uid": asked.uid, "allowed": True}
+    try:
+        async with asyncio.timeout(REVIEW_S):
+            answer["warnings"] = list(await judge(asked))
+    except (OutliveError, TimeoutError) as error:
+        refusal = error if isinstance(error, OutliveError) else TimedOut(f"not judged within {REVIEW_S:g} s")
+        answer |= {"allowed": False, "status": status_document(refusal, request.scope["state"][REQUEST_ID])}
+        what = f"{asked.resource.resource}/{asked.name}"
+        _log.warning("admission.refused", user=asked.user_info.username, object=what, why=str(refusal))
+    return json_response({"apiVersion": REVIEW_VERSION, "kind": "AdmissionReview", "response": answer})
+
+
 class AdmissionReviews:
     """The handler of ``POST /admission/KEY``."""
 
@@ -164,23 +191,9 @@ class AdmissionReviews:
 
     async def review(self, request: Request, _identity: Identity) -> Response:
         """Allow the write, or say why not, as every route of this server would."""
-        media_type(request, JSON)
-        try:
-            asked = msgspec.json.decode(await request.body(), type=_Review).request
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"not an AdmissionReview: {error}", remedy=f"send one of {REVIEW_VERSION}") from None
-        answer: dict[str, Any] = {"uid": asked.uid, "allowed": True}
-        try:
-            async with asyncio.timeout(REVIEW_S):
-                answer["warnings"] = list(await self._judge(asked))
-        except (OutliveError, TimeoutError) as error:
-            refusal = error if isinstance(error, OutliveError) else TimedOut(f"not judged within {REVIEW_S:g} s")
-            answer |= {"allowed": False, "status": status_document(refusal, request.scope["state"][REQUEST_ID])}
-            what = f"{asked.resource.resource}/{asked.name}"
-            _log.warning("admission.refused", user=asked.user_info.username, object=what, why=str(refusal))
-        return json_response({"apiVersion": REVIEW_VERSION, "kind": "AdmissionReview", "response": answer})
+        return await answer_review(request, self._judge)
 
-    async def _judge(self, asked: _Request) -> tuple[str, ...]:
+    async def _judge(self, asked: ReviewedWrite) -> tuple[str, ...]:
         """Warnings for the writer. ``OutliveError`` where the write is refused."""
         user = asked.user_info
         identity = identity_of(user.username, user.groups, self._namespace)
@@ -251,7 +264,7 @@ def _object_of(kind: type[Resource], raw: msgspec.Raw, identity: Identity, when:
     raise Invalid(f"{kind.kind()}/{found.ref.name} as it {when} is not understood: {found.why}", remedy="mend it")
 
 
-def _ends_cascade(kind: type[Resource], asked: _Request) -> bool:
+def _ends_cascade(kind: type[Resource], asked: ReviewedWrite) -> bool:
     """True for the garbage collector's part of a deletion: it takes its own finalizer from what is being deleted."""
     before, after = understood(kind, asked.old_object), understood(kind, asked.object)
     if isinstance(before, Malformed) or isinstance(after, Malformed) or not before.deleting:

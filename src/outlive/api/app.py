@@ -31,6 +31,7 @@ from outlive.api.auth import (
     ANYBODY,
     LEASES_PATH,
     PEER,
+    PODS_PATH,
     Access,
     Authenticator,
     Identity,
@@ -109,6 +110,8 @@ class AdmissionEndpoint(NamedTuple):
 
     review: Handler
     key: str
+    review_pods: Handler | None = None
+    """Reviews network annotations of pods; absent: nobody does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +459,20 @@ def _operation(deps: ApiDeps, turns: Turns) -> list[Endpoint]:
                 for path in (f"{ADMISSION_PATH}/{{key}}", f"{ADMISSION_PATH}/{{key}}{LEASES_PATH}")
             ]
             if deps.admission
+            else []
+        ),
+        *(
+            [
+                Endpoint(
+                    f"{ADMISSION_PATH}/{{key}}{PODS_PATH}",
+                    deps.admission.review_pods,
+                    Access.ADMIT,
+                    "Review a network annotation for the Kubernetes API server",
+                    "operation",
+                    ("POST",),
+                )
+            ]
+            if deps.admission and deps.admission.review_pods
             else []
         ),
         *([Endpoint(AUTHORITY_PATH, authority, Access.OPEN, trusts, "operation")] if deps.authority else []),

@@ -158,6 +158,8 @@ ADMISSION_PATH: Final = "/admission"
 """Before the key in the path: no log shows more of it."""
 LEASES_PATH: Final = "/leases"
 """After the key: reviews of leases, which wait for no others."""
+PODS_PATH: Final = "/pods"
+"""After the key: reviews of network annotations of pods."""
 
 
 def check_end(identity: Identity, now: Instant) -> None:

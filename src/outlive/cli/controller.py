@@ -224,6 +224,12 @@ async def admission(
     url: Annotated[
         str, typer.Option("--url", metavar="URL", help="Where each API server reaches a controller; else the Service.")
     ] = "",
+    pods: Annotated[
+        bool, typer.Option("--pods", help="The webhook that guards network annotations of pods instead.")
+    ] = False,
+    identities: Annotated[
+        str, typer.Option("--identities", metavar="FILE", help="With --pods: network.pods.identities.")
+    ] = "",
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: Namespace = NAMESPACE,
@@ -248,6 +254,13 @@ async def admission(
         raise NotFound(error.message, place=f"namespace {namespace}", remedy=remedy) from None
     finally:
         await store.close()
+    if pods:
+        from outlive.api.pod_review import pods_webhook_manifest
+        from outlive.drivers.kubernetes.pod_cluster import read_identities
+
+        known = read_identities(identities)
+        write(yaml_text(pods_webhook_manifest(authority, key, known, namespace=namespace, url=url)))
+        return
     write(yaml_text(webhook_manifest(authority, key, namespace=namespace, url=url)))
 
 

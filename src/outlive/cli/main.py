@@ -69,6 +69,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "storage-agent": Entry(
         "storage_agent", "Have pods leave Kubernetes nodes whose DRBD volumes lost quorum: the agent, explain.", "app"
     ),
+    "network": Entry("network", "Networks of VMs: what nodes announce for VMs that are pods.", "app"),
     "ready": Entry("operator", "Make hosts schedulable again."),
     "arm": Entry("operator", "Let hosts empty themselves when they cannot prove that they live."),
     "disarm": Entry("operator", "Disarm hosts again."),

@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from outlive.drivers.openstack.session import OpenStackSession
     from outlive.failover.config import FailoverUpkeepSettings
     from outlive.inventory.cloud_sync import InventoryCluster
+    from outlive.network.pod_settings import PodNetworkSettings
     from outlive.network.settings import NetworkSettings
     from outlive.placement.vms import VMSource
     from outlive.resources import Secret
     from outlive.roles.settings import RoleSettings
-    from outlive.roles.up import NetworkDatabases, Ports, UpRole
+    from outlive.roles.up import NetworkDatabases, PodCluster, Ports, UpRole
     from outlive.store import Store
 
 STARTED_WITHIN_S = 120.0
@@ -145,6 +146,7 @@ async def serve(
         random=system_random(),
         ids=ids,
     )
+    admission = _reviewing_pods(admission, role, settings)
     began = asyncio.Event()
 
     async def begin() -> None:
@@ -396,6 +398,7 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         closing.push_async_callback(placement.close)
     return Ports(
         network=await _network(settings.network, closing),
+        pods=_pods(settings.network.pods, closing),
         notify=notifier_ports(settings.notify),
         computer=computer,
         source=source,
@@ -407,6 +410,36 @@ async def _ports(session: OpenStackSession | None, settings: RoleSettings, closi
         nova=moves,
         offload=asyncio.to_thread,
     )
+
+
+def _pods(settings: PodNetworkSettings, closing: AsyncExitStack) -> PodCluster | None:
+    """The cluster of whose pods the networks are followed."""
+    if not settings.follow:
+        return None
+    from outlive.drivers.kubernetes.pod_cluster import open_pod_cluster
+
+    return open_pod_cluster(
+        settings,
+        closing,
+        clock=SystemClock(),
+        random=system_random(),
+        ids=SystemIds(),
+        instance=os.uname().nodename,
+    )
+
+
+def _reviewing_pods(
+    admission: AdmissionEndpoint | None, role: UpRole, settings: RoleSettings
+) -> AdmissionEndpoint | None:
+    """The webhook, which also reviews network annotations where pods are followed."""
+    if admission is None or role.pods is None:
+        return admission
+    from outlive.api.pod_review import PodReviews
+    from outlive.drivers.kubernetes.pod_cluster import IdentitiesFile
+
+    identities = IdentitiesFile(settings.network.pods.identities, SystemClock())
+    reviews = PodReviews(role.pods.cache, identities, role.decisions)
+    return admission._replace(review_pods=reviews.review)
 
 
 async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> NetworkDatabases | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -31,8 +32,11 @@ Subnet = IPv4Network | IPv6Network
 _MASK: Final = re.compile(r"[0-9]{1,3}", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}(?:([:-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}", re.ASCII)
 _MAPPED_BITS: Final = 96
+TEXTS_KEPT: Final = 32_768
+"""Texts whose parsed form is kept: a cloud has few subnets, and asks for them with every VM."""
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
 def parse_address(text: str) -> Address:
     """An address without mask."""
     try:
@@ -45,6 +49,7 @@ def parse_address(text: str) -> Address:
     return mapped or address
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
 def parse_host(text: str) -> HostAddress:
     """A host address with the mask of its subnet."""
     _, slash, mask = text.partition("/")
@@ -61,6 +66,7 @@ def parse_host(text: str) -> HostAddress:
     return found
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
 def parse_subnet(text: str) -> Subnet:
     """The network of a cidr; bits behind the mask are dropped."""
     return parse_host(text).network

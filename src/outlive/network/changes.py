@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Final
+from weakref import WeakValueDictionary
 
 from outlive.network.operations import Columns
 from outlive.network.scopes import row_vm
@@ -18,28 +18,49 @@ def row_names(table: str, row: Columns) -> frozenset[str]:
     return frozenset({str(row.get("name", "")), row_vm(table, row)} - {""})
 
 
-class ChangeBatches:
-    """Names of what changed, for any number of readers; each has a batch of its own."""
+class ChangeReader:
+    """An endless iterator over batches of names: what has come since the batch before, all in one."""
 
     def __init__(self) -> None:
-        self._readers: list[tuple[asyncio.Event, list[frozenset[str]]]] = []
+        self._event = asyncio.Event()
+        self._batch: frozenset[str] | None = None
+
+    def add(self, names: frozenset[str]) -> None:
+        """Add to the batch; empty: everything."""
+        before = self._batch
+        if before is None:
+            self._batch = names
+        elif before and names and len(before) + len(names) <= NAMES_LIMIT:
+            self._batch = before | names
+        else:
+            self._batch = frozenset()
+        self._event.set()
+
+    def __aiter__(self) -> ChangeReader:
+        return self
+
+    async def __anext__(self) -> frozenset[str]:
+        await self._event.wait()
+        self._event.clear()
+        batch, self._batch = self._batch, None
+        return batch or frozenset()
+
+
+class ChangeBatches:
+    """Publishes names to any number of readers; one that nobody holds any more is forgotten."""
+
+    def __init__(self) -> None:
+        self._readers: WeakValueDictionary[int, ChangeReader] = WeakValueDictionary()
+        self._number = 0
 
     def publish(self, names: frozenset[str]) -> None:
         """Add to everybody's batch; empty: everything."""
-        for event, batch in self._readers:
-            everything = not names or (batch and (not batch[0] or len(batch[0]) + len(names) > NAMES_LIMIT))
-            batch[:] = [frozenset()] if everything else [batch[0] | names if batch else names]
-            event.set()
+        for reader in list(self._readers.values()):
+            reader.add(names)
 
-    async def read(self) -> AsyncIterator[frozenset[str]]:
+    def read(self) -> ChangeReader:
         """The batches from now on."""
-        reader: tuple[asyncio.Event, list[frozenset[str]]] = (asyncio.Event(), [])
-        self._readers.append(reader)
-        event, batch = reader
-        try:
-            while True:
-                await event.wait()
-                event.clear()
-                yield batch.pop()
-        finally:
-            self._readers.remove(reader)
+        reader = ChangeReader()
+        self._number += 1
+        self._readers[self._number] = reader
+        return reader

@@ -20,6 +20,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
+from outlive.network.cleanup import RowCleanup
 from outlive.network.copies import VmKey
 from outlive.network.informers import BY_MAC, BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
 from outlive.network.names import OWN_NAMESPACE
@@ -102,6 +103,7 @@ class NetworkController:
         clock: Clock,
         emit: Any,
         max_parallel: int = 16,
+        gc_period_s: float = 600.0,
     ) -> None:
         self.informers = informers
         self._store = store
@@ -124,6 +126,14 @@ class NetworkController:
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
         self._prepare_s = metrics.histogram("network_prepare_seconds", "From a migration to a prepared target", ())
+        self._cleanup = RowCleanup(
+            northbound,
+            clock,
+            period_s=gc_period_s,
+            known=self._known_names,
+            look=self._look_again,
+            orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
+        )
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
@@ -150,6 +160,7 @@ class NetworkController:
         )
         self._runs = (moves, others)
         manager.add_task("network-bindings", self._follow_bindings, elector=elector, after_sync=True)
+        manager.add_task("network-cleanup", self._cleanup.run, elector=elector, after_sync=True)
         manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
 
     # Which keys a change asks for
@@ -197,6 +208,13 @@ class NetworkController:
         if len(facts) == 2 and facts[0] == facts[1]:
             return ()
         return [NETWORK_PREFIX + one.name for one in self.informers.networks.items() if one.spec.type == "routed"]
+
+    def _known_names(self) -> tuple[list[str], list[str]]:
+        """VMs with ports, and networks."""
+        return self.informers.ports.index_keys(BY_VM), [one.name for one in self.informers.networks.items()]
+
+    def _look_again(self, kind: str, name: str) -> None:
+        self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
 
     def _add(self, vm: str) -> None:
         moving = place_of(self.informers.vms.get(vm)).move

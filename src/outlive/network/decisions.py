@@ -17,6 +17,7 @@ from outlive.network.garbage import ORPHAN, SWEEP
 from outlive.network.gateway import ARP_PROXY, GATEWAY_ADVERTISEMENTS, GATEWAY_GARPS, MAC, ROUTER_PORT
 from outlive.network.neighbours import NEIGHBOURS
 from outlive.network.own_vms import OWN_VM
+from outlive.network.pod_announcements import POD_ANNOUNCEMENTS
 from outlive.network.pods import COPY
 from outlive.network.routes import CATCH_ALL
 from outlive.network.status import STATUS, STATUS_CHANGED
@@ -60,6 +61,7 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     GAP,
     OWN_VM,
     TOPOLOGY,
+    POD_ANNOUNCEMENTS,
     FOLLOW_SWITCH,
 )
 """All of them."""

@@ -170,3 +170,25 @@ class SouthboundDb(Protocol):
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """Names of ports whose bindings changed, in batches; endless. An empty set: all may have changed."""
         ...
+
+
+class NeighbourTable(Protocol):
+    """Entries by which this machine tells an EVPN fabric of VMs here. Both calls may be repeated."""
+
+    async def ensure(self, network: str, mac: str, addresses: Collection[str]) -> None:
+        """The machine has the MAC, and the addresses (without mask) at it. ``Unavailable``."""
+        ...
+
+    async def delete(self, network: str, mac: str, addresses: Collection[str]) -> None:
+        """The machine has them no longer; what the fabric itself has told of them stays. ``Unavailable``."""
+        ...
+
+
+class Announcer(Protocol):
+    """Sends frames into interfaces of this machine."""
+
+    async def send(
+        self, interface: str, frames: Sequence[bytes], schedule_ms: Sequence[int], *, vlan: int | None = None
+    ) -> int:
+        """Send all frames at each time of the schedule, from now on; how many were sent. ``Unavailable``."""
+        ...

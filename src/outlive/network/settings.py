@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from outlive.network.pod_settings import PodNetworkSettings
 from outlive.runtime.units import Duration
 
 
@@ -40,10 +41,14 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """VMs whose rows are worked on at once."""
     announce_neighbours_max: Annotated[int, Meta(ge=0, le=4096)] = 256
     """Neighbours of a routed VM that are told, and of which it is told, after a move."""
+    pods: PodNetworkSettings = PodNetworkSettings()
+    """VMs that are pods of a Kubernetes cluster, such as KubeVirt's."""
 
     def __post_init__(self) -> None:
         if bool(self.northbound) != bool(self.southbound):
             raise ValueError("northbound and southbound are named together")
+        if self.pods.follow and not self.northbound:
+            raise ValueError("pods.follow needs northbound and southbound")
         if self.probe <= 0:
             raise ValueError(f"probe {self.probe} must be more than 0")
         if self.gc_period <= 0:

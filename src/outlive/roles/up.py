@@ -7,7 +7,7 @@ store before and closes it after; the HTTP server is not part of the role but se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -39,7 +39,9 @@ from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
 from outlive.network.controller import NetworkController
 from outlive.network.informers import NetworkInformers, port_indexes
-from outlive.network.ports import NorthboundDb, SouthboundDb
+from outlive.network.pod_cache import PodCache
+from outlive.network.pod_follower import PodFollower
+from outlive.network.ports import NeighbourTable, NorthboundDb, SouthboundDb
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
 from outlive.placement.descheduling import NOVA, OWN
@@ -77,6 +79,7 @@ from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode
 from outlive.roles.placement import Followed, PlacementRole, Runtime
 from outlive.roles.settings import RoleSettings
+from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.events import EventRecorder, event_sweeper
@@ -124,6 +127,19 @@ class NetworkDatabases:
 
 
 @dataclass(frozen=True, slots=True)
+class PodCluster:
+    """A Kubernetes cluster whose pods are VMs that networks follow."""
+
+    store: Store
+    verbs: ClusterVerbs
+    events: ClusterEvents
+    write_events: Callable[[], Awaitable[None]]
+    """Writes what was emitted, until cancelled."""
+    neighbours: NeighbourTable | None = None
+    """Of this machine, where an EVPN fabric carries networks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """The outside, as the role needs it; ``None`` stands for what is inside the process."""
 
@@ -142,6 +158,8 @@ class Ports:
     """Moves Nova's VMs for the descheduler."""
     network: NetworkDatabases | None = None
     """Where the networks of VMs are programmed; ``None``: nobody programs them."""
+    pods: PodCluster | None = None
+    """Whose pods networks follow (``network.pods``); ``None``: there are none."""
     notify: NotifierPorts | None = None
     """Who is told of faults; ``None``: nobody."""
     offload: Offload = inline
@@ -290,6 +308,9 @@ class UpRole:
         self._add_gauges()
         if ports.network is not None:
             self._add_network(ports.network)
+        self.pods: PodFollower | None = None
+        if ports.network is not None and ports.pods is not None:
+            self.pods = self._add_pods(ports.network, ports.pods, identity, random.fork("pods"), ids)
         self.manager.add_task("events", self._events.run)
         self.trail = Trail(store, by=identity, clock=clock)
         self.trail.follow(self.decisions)
@@ -452,8 +473,44 @@ class UpRole:
             clock=self._clock,
             emit=self._events.emit,
             max_parallel=self.settings.network.max_parallel,
+            gc_period_s=float(self.settings.network.gc_period),
         )
         self.network.attach(self.manager, self.elector)
+
+    def _add_pods(
+        self, databases: NetworkDatabases, cluster: PodCluster, identity: str, random: Random, ids: Ids
+    ) -> PodFollower:
+        """What has networks follow pods. In mode ``interconnect`` each zone elects its own."""
+        settings = self.settings.network
+        elector = self.elector
+        if settings.zone_mode == "interconnect":
+            zone = settings.pods.zone or "-".join(sorted(settings.local_hypervisors))
+            election = self.settings.election
+            elector = Elector(
+                self._store,
+                f"network-pods-{zone}",
+                identity,
+                clock=self._clock,
+                ids=ids,
+                renew_s=election.renew,
+                silence_s=election.silence,
+            )
+        follower = PodFollower(
+            cluster.store,
+            cluster.verbs,
+            cluster.events,
+            self._informer(VirtualNetwork),
+            databases.northbound,
+            settings,
+            cache=PodCache(cluster.store, self._clock, random),
+            metrics=self.metrics,
+            decisions=self.decisions,
+            clock=self._clock,
+            neighbours=cluster.neighbours,
+        )
+        follower.attach(self.manager, elector)
+        self.manager.add_task("network-pods-events", cluster.write_events)
+        return follower
 
     def _add_recovery(self, placement: PlacementPort, ids: Ids) -> RecoveryController:
         """Recovery of VMs whose host died, behind the same election as failover, so that one process has both."""

@@ -201,4 +201,3 @@ async def reading(changes: AsyncIterator[frozenset[str]]) -> AsyncIterator[list[
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await changes.aclose()  # type: ignore[attr-defined]

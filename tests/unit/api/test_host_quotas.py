@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.support.loops import run
 
-from outlive.api.admission_review import _ends_cascade, _Request
+from outlive.api.admission_review import ReviewedWrite, _ends_cascade
 from outlive.api.auth import Identity, Role
 from outlive.api.quotas import COUNTED_AGAIN_S, HostQuotas
 from outlive.base.clock import LoopClock
@@ -80,7 +80,7 @@ def cascade(before: Resource, after: Resource) -> bool:
         "operation": "UPDATE",
         "userInfo": {"username": "system:serviceaccount:kube-system:generic-garbage-collector"},
     }
-    asked = msgspec.convert(review, _Request)
+    asked = msgspec.convert(review, ReviewedWrite)
     raws = {"old_object": msgspec.Raw(encode(before)), "object": msgspec.Raw(encode(after))}
     return _ends_cascade(Flavor, msgspec.structs.replace(asked, **raws))
 

@@ -23,7 +23,7 @@ import ovs.poller
 import ovs.timeval
 
 from outlive.base.deadline import deadline
-from outlive.base.errors import Refused, Unavailable, Unknown
+from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.ovn.replica import NO_TRANSACTION, NeededColumns, Replica, Reply
 
@@ -36,6 +36,8 @@ CALL_S: Final = 5.0
 """How long a call may take, if its caller does not say."""
 PROBE_MS: Final = 5000
 """A server that is silent for so long is probed, and left after as long again."""
+AFTER_FAILURE_MS: Final = 1000
+"""How long the thread pauses after an error of its own."""
 RECHECK_MS: Final = 10_000
 """How often a database that lacks a column is looked at again."""
 _log = get_logger("ovn")
@@ -50,8 +52,11 @@ class _Job(Generic[T]):
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[T] = self.loop.create_future()
         self.sent = False
-        """Whether a transaction is on its way."""
+        """Whether a transaction is on its way; for the thread."""
+        self.may_have_written = False
+        """Whether a transaction that writes was sent and is not known to have failed."""
         self.dropped = False
+        """Nobody waits for the answer any more."""
 
     def finish(self, value: Any, error: BaseException | None) -> None:
         """Give the answer to the event loop, which may have ended."""
@@ -96,6 +101,8 @@ class OvsdbClient:
         self._new: deque[_Job[Any]] = deque()
         self._jobs: list[_Job[Any]] = []
         self._ended = False
+        self._sending = threading.Lock()
+        """Around the decision to send a transaction, so that no job sends one after its caller has left."""
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
@@ -129,14 +136,10 @@ class OvsdbClient:
             with deadline(limit_s):
                 return await job.answer
         except TimeoutError:
-            if job.sent:
-                raise Unknown(
-                    f"{self.database} at {self.remote} did not answer a transaction within {limit_s:g} s",
-                    remedy="read the rows before you go on",
-                ) from None
-            raise self._unavailable(f"within {limit_s:g} s") from None
+            self._drop(job)
+            raise self._failure(job, f"there was no answer within {limit_s:g} s") from None
         finally:
-            job.dropped = True
+            self._drop(job)
 
     async def read(self, function: Callable[[Replica], T], limit_s: float = CALL_S) -> T:
         """What a function of the replica returns."""
@@ -160,14 +163,19 @@ class OvsdbClient:
         except Unavailable:
             return None
 
-    # --- in the thread
+    def _drop(self, job: _Job[Any]) -> None:
+        """From now on the job sends nothing."""
+        with self._sending:
+            job.dropped = True
 
-    def _unavailable(self, when: str = "") -> Unavailable:
-        why = self.trouble or "it does not answer"
-        return Unavailable(
-            f"{self.database} at {self.remote} cannot be used {when}: {why}".replace("  ", " "),
-            remedy="see whether the database's server runs and can be reached from here",
-        )
+    def _failure(self, job: _Job[Any], what: str) -> OutliveError:
+        """The error of a job that got no answer."""
+        text = f"{self.database} at {self.remote}: {what}{f' ({self.trouble})' if self.trouble else ''}"
+        if job.may_have_written:
+            return Unknown(text, remedy="read the rows before you go on")
+        return Unavailable(text, remedy="see whether the database's server runs and can be reached from here")
+
+    # --- in the thread
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake
@@ -181,10 +189,12 @@ class OvsdbClient:
                 _log.exception("ovsdb.failed", database=self.database)
                 self.replica.last_id = NO_TRANSACTION  # all rows anew
                 self.replica.force_reconnect()
+                poller = ovs.poller.Poller()
+                poller.timer_wait(AFTER_FAILURE_MS)
+                poller.block()
         self.replica.close()
-        error = Unavailable(f"the connection to {self.database} was closed")
         for job in (*self._jobs, *self._new):
-            job.finish(None, error)
+            job.finish(None, self._failure(job, "the connection was closed"))
         os.close(self._wake_reader)
 
     def _turn(self) -> None:
@@ -238,11 +248,7 @@ class OvsdbClient:
         """End the work whose transaction was on its way: its answer will not come."""
         for job in self._jobs:
             if job.sent and not job.dropped:
-                lost = Unknown(
-                    f"the connection to {self.database} at {self.remote} was lost during a transaction",
-                    remedy="read the rows before you go on",
-                )
-                job.finish(None, lost)
+                job.finish(None, self._failure(job, "the connection was lost during a transaction"))
 
     def _step(self, job: _Job[Any], results: Any) -> None:
         """Let a work go on to its next wait."""
@@ -259,14 +265,21 @@ class OvsdbClient:
         except Exception as error:  # noqa: BLE001 - it is the caller's
             job.finish(None, error)
             return
-        if wanted is not None:
-            job.sent = True
-            self.replica.transact(wanted, Reply(lambda message: self._replied(job, message)))
+        if wanted is None:
+            return
+        with self._sending:
+            if job.dropped:
+                return
+            job.may_have_written = job.may_have_written or any(one["op"] != "select" for one in wanted)
+        job.sent = True
+        self.replica.transact(wanted, Reply(lambda message: self._replied(job, message)))
 
     def _replied(self, job: _Job[Any], message: Any) -> None:
         if job.dropped:
             return
         if message.type == ovs.jsonrpc.Message.T_REPLY:
+            if any(one and "error" in one for one in message.result):
+                job.may_have_written = False
             self._step(job, message.result)
         else:
             job.finish(None, Refused(f"{self.database} does not take a transaction: {message.error}"))

@@ -44,6 +44,8 @@ class OvsdbDraft:
         self._absent: list[tuple[str, Columns]] = []
         self._gone: set[str] = set()
         """DHCP rows that go."""
+        self._written: set[str] = set()
+        """Rows that were there and become different."""
         self._holders: set[tuple[str, str]] = set()
         """Rows that get a child, and must be there."""
 
@@ -57,15 +59,19 @@ class OvsdbDraft:
                 self._after[op.table][f"@row{sum(map(len, self._after.values()))}"] = patched({}, op.patch)
                 self.effective.append(op)
                 continue
-            gone = found if op.op == "DeleteWhere" else found[1:]
-            is_effective = bool(gone)
-            for uuid in found:
-                before = self._present(op.table, uuid)
+            is_effective = False
+            for position, (uuid, before) in enumerate(found.items()):
                 self._note_read(op, uuid)
-                self._after[op.table][uuid] = None if uuid in gone else patched(before, op.patch)
-                if op.table == DHCP and uuid in gone:
-                    self._drop_references(uuid, before.get("external_ids", {}).get(ID_KEY, uuid))
-                is_effective = is_effective or not is_same_row(before, patched(before, op.patch))
+                if position == 0 and op.op != "DeleteWhere":
+                    after = patched(before, op.patch)
+                    if is_same_row(before, after):
+                        continue
+                    self._after[op.table][uuid] = after
+                else:
+                    self._after[op.table][uuid] = None
+                    if op.table == DHCP:
+                        self._drop_references(uuid, before.get("external_ids", {}).get(ID_KEY, uuid))
+                is_effective = True
             if is_effective:
                 self.effective.append(op)
 
@@ -74,19 +80,20 @@ class OvsdbDraft:
         work: list[Any] = []
         for table, rows in self._after.items():
             for uuid, after in rows.items():
-                work += self._row_operations(table, uuid, after)
+                if operations := self._row_operations(table, uuid, after):
+                    self._written.add(uuid)
+                    work += operations
         if not work:
             return []
-        told = [{"op": "comment", "comment": comment}]
-        return [*told, *self._waits(), *work, *(RAISE_NUMBER if numbered else ())]
+        remark = {"op": "comment", "comment": comment}
+        return [remark, *self._waits(), *work, *(RAISE_NUMBER if numbered else ())]
 
     def own_rows(self, operations: Sequence[Any], results: Sequence[Any]) -> set[str]:
         """The uuids of all rows that the transaction wrote."""
-        uuids = {uuid for rows in self._after.values() for uuid in rows if not uuid.startswith("@")}
         inserted = (
             result["uuid"][1] for one, result in zip(operations, results, strict=False) if one["op"] == "insert"
         )
-        return uuids.union(inserted)
+        return self._written.union(inserted)
 
     # --- finding
 
@@ -100,19 +107,19 @@ class OvsdbDraft:
                 if (name not in types or types[name].is_reference) and (parent is None or name != parent.name):
                     raise BadInput(f"the column {name!r} of {op.table} cannot be written")
 
-    def _find(self, op: Op) -> list[str]:
-        found: dict[str, None] = {}
+    def _find(self, op: Op) -> dict[str, Columns]:
+        """The rows that the operation finds, by uuid."""
+        found: dict[str, Columns] = {}
         touched = self._after[op.table]
         for where in op.where:
             uuids = (uuid for uuid in self._rows.candidates(op.table, _without_pseudo(where)) if uuid not in touched)
-            found.update((uuid, None) for uuid in sorted(uuids) if has(self._present(op.table, uuid), where))
-            found.update((uuid, None) for uuid, row in touched.items() if row is not None and has(row, where))
-        return list(found)
+            rows = ((uuid, self._untouched(op.table, uuid)) for uuid in sorted(uuids))
+            found.update((uuid, row) for uuid, row in rows if has(row, where))
+            found.update((uuid, row) for uuid, row in touched.items() if row is not None and has(row, where))
+        return found
 
-    def _present(self, table: str, uuid: str) -> Columns:
-        touched = self._after[table]
-        if uuid in touched:
-            return touched[uuid] or {}
+    def _untouched(self, table: str, uuid: str) -> Columns:
+        """A row of the replica, without references to rows that go."""
         row, seen = self._rows.replica.rows[table][uuid], self._rows.view(table, uuid)
         for name in REFERENCES:
             if row.get(name) in self._gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Generator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from outlive.base.deadline import deadline
@@ -70,6 +71,25 @@ class OvnNorthbound:
 
     async def transact(self, scope: Scope, plan: Plan, *, comment: str, numbered: bool = True) -> Receipt:
         """See the protocol."""
+        async with self._turn_to_write(comment):
+
+            def make(replica: Replica) -> Work[Receipt]:
+                return self._write(replica, scope, plan, comment, numbered)
+
+            return await self._client.run(make, self._limit_s)
+
+    async def renumber(self, *, comment: str) -> Receipt:
+        """See the protocol."""
+        async with self._turn_to_write(comment):
+
+            def make(replica: Replica) -> Work[Receipt]:
+                return self._raise_number(replica, comment)
+
+            return await self._client.run(make, self._limit_s)
+
+    @asynccontextmanager
+    async def _turn_to_write(self, comment: str) -> AsyncIterator[None]:
+        """One transaction at a time, or the second would be planned on rows that the first is changing."""
         try:
             with deadline(self._limit_s):
                 await self._one_writer.acquire()
@@ -79,22 +99,9 @@ class OvnNorthbound:
                 remedy="see whether the northbound database answers slowly",
             ) from None
         try:
-
-            def make(replica: Replica) -> Work[Receipt]:
-                return self._write(replica, scope, plan, comment, numbered)
-
-            return await self._client.run(make, self._limit_s)
+            yield
         finally:
             self._one_writer.release()
-
-    async def renumber(self, *, comment: str) -> Receipt:
-        """See the protocol."""
-        async with self._one_writer:
-
-            def make(replica: Replica) -> Work[Receipt]:
-                return self._raise_number(replica, comment)
-
-            return await self._client.run(make, self._limit_s)
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:
         """See the protocol."""

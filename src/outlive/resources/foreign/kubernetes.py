@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from outlive.resources.foreign.base import ForeignPart, ForeignResource, foreign_kind
@@ -76,6 +77,20 @@ class KubernetesSecret(ForeignResource, frozen=True, kw_only=True, tag=False):
     type: str | UnsetType | None = UNSET
     data: dict[str, str] | UnsetType | None = UNSET
     """In base64."""
+
+
+class ServiceSpec(ForeignPart, frozen=True, kw_only=True):
+    """Where a service is reached."""
+
+    cluster_ips: tuple[str, ...] | UnsetType | None = msgspec.field(default=UNSET, name="clusterIPs")
+    """Of each family one; a service without addresses has the text ``None``."""
+
+
+class KubernetesService(ForeignResource, frozen=True, kw_only=True, tag=False):
+    """Pods under addresses that stay the same."""
+
+    info: ClassVar[KindInfo] = foreign_kind("v1", "Service", "services", namespaced=True)
+    spec: ServiceSpec | UnsetType | None = UNSET
 
 
 class CsiVolume(ForeignPart, frozen=True, kw_only=True):

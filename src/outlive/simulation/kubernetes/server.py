@@ -27,6 +27,7 @@ from outlive.resources.foreign import (
     KubernetesEvent,
     KubernetesNode,
     KubernetesPod,
+    KubernetesService,
     Lease,
     PersistentVolume,
     PodDisruptionBudget,
@@ -40,6 +41,7 @@ SERVED_KINDS: Final[tuple[type[ForeignResource], ...]] = (
     KubernetesEvent,
     KubernetesNode,
     KubernetesPod,
+    KubernetesService,
     Lease,
     PersistentVolume,
     PodDisruptionBudget,
@@ -260,6 +262,9 @@ class ApiServer(LocalStore):
         merged = {name: value for name, value in kept.items() if name != "status"}
         if "status" in other:
             merged["status"] = other["status"]
+        if subresource == "status":  # metadata goes along, but for owners
+            owners = before["metadata"].get("ownerReferences")
+            merged["metadata"] = {**after["metadata"], **({} if owners is None else {"ownerReferences": owners})}
         if merged != before:
             self._put(kind, key, merged)
         return self.object_of(kind, key)

@@ -8,7 +8,7 @@ from typing import Final
 from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.network.changes import ChangeBatches, row_names
+from outlive.network.changes import ChangeBatches, ChangeReader, row_names
 from outlive.network.operations import LIMIT, Op, Rows, apply, find, is_same_row, needed
 from outlive.network.ports import Applied, Binding, Chassis, OvnFeatures, Plan, Receipt, Scope
 from outlive.network.scopes import scoped_rows
@@ -114,7 +114,7 @@ class SimulatedNorthbound:
 
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        return self._delayed()
+        return _delayed(self._changes.read(), self._clock, self._ovn)
 
     def healthy(self) -> str:
         """See the protocol."""
@@ -123,11 +123,6 @@ class SimulatedNorthbound:
     def reconnect(self) -> None:
         """The connection is made anew: everything may have changed."""
         self._changes.publish(frozenset())
-
-    async def _delayed(self) -> AsyncIterator[frozenset[str]]:
-        async for names in self._changes.read():
-            await self._clock.sleep(self._ovn.faults.event_delay_s)
-            yield names
 
     def _note(self, before: Rows, after: Rows, writer: object) -> None:
         if writer is None:
@@ -184,17 +179,22 @@ class SimulatedSouthbound:
         if name in self._ovn.chassis:
             self._ovn.forget(name)
 
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
+    def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
-        async for names in self._changes.read():
-            await self._clock.sleep(self._ovn.faults.event_delay_s)
-            yield names
+        return _delayed(self._changes.read(), self._clock, self._ovn)
 
     async def _travel(self) -> None:
         faults = self._ovn.faults
         await self._process.travel(self._clock, self._random.uniform(*faults.latency_s))
         if faults.southbound_down or not self._process.reaches():
             raise Unavailable("the southbound database does not answer")
+
+
+async def _delayed(reader: ChangeReader, clock: Clock, ovn: SimulatedOvn) -> AsyncIterator[frozenset[str]]:
+    async for names in reader:
+        if ovn.faults.event_delay_s > 0:
+            await clock.sleep(ovn.faults.event_delay_s)
+        yield names
 
 
 def _touched(rows: Rows, ops: list[Op]) -> list[object]:

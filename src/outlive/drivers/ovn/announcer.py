@@ -1,0 +1,83 @@
+"""Sends frames into interfaces of this machine (``network.ports.Announcer``), by a raw socket.
+
+What is sent and when is decided elsewhere. A frame that the kernel has no room for is left out: the schedule repeats
+all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import BadInput, Unavailable
+from outlive.base.logging import get_logger
+
+FRAMES_LIMIT: Final = 4096
+"""Frames of one announcement."""
+TIMES_LIMIT: Final = 16
+"""Times of one schedule."""
+_ADDRESSES: Final = 12
+"""Bytes of both addresses of a frame, behind which a VLAN's tag lies."""
+_SMALLEST: Final = 14
+_VLAN: Final = 0x8100
+_FULL: Final = (errno.EAGAIN, errno.ENOBUFS)
+_log = get_logger("ovn")
+
+
+class PacketAnnouncer:
+    """See the module."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def send(
+        self, interface: str, frames: Sequence[bytes], schedule_ms: Sequence[int], *, vlan: int | None = None
+    ) -> int:
+        """See ``Announcer``. ``BadInput`` for what is no frame or no schedule."""
+        if len(frames) > FRAMES_LIMIT or len(schedule_ms) > TIMES_LIMIT or any(one < 0 for one in schedule_ms):
+            raise BadInput(
+                f"{len(frames)} frames at {len(schedule_ms)} times are no announcement",
+                remedy=f"at most {FRAMES_LIMIT} frames and {TIMES_LIMIT} times from 0 on",
+            )
+        tagged = [tag_frame(one, vlan) for one in frames]
+        begin_s, sent = self._clock.monotonic(), 0
+        for at_ms in sorted(schedule_ms):
+            await self._clock.sleep(max(0.0, begin_s + at_ms / 1000 - self._clock.monotonic()))
+            sent += _send_all(interface, tagged)
+        _log.info("ovn.announced", interface=interface, frames=len(frames), sent=sent)
+        return sent
+
+
+def tag_frame(frame: bytes, vlan: int | None) -> bytes:
+    """The frame with the tag of a VLAN; ``BadInput`` for one that is too short, or no VLAN."""
+    if len(frame) < _SMALLEST:
+        raise BadInput(f"{len(frame)} bytes are no Ethernet frame", remedy="see who wrote the announcement")
+    if vlan is None:
+        return frame
+    if not 1 <= vlan <= 4094:
+        raise BadInput(f"{vlan} is no VLAN", remedy="a tag is 1 to 4094")
+    return frame[:_ADDRESSES] + struct.pack("!HH", _VLAN, vlan) + frame[_ADDRESSES:]
+
+
+def _send_all(interface: str, frames: Sequence[bytes]) -> int:
+    """How many of the frames the kernel took. The socket lives no longer than this: interfaces come and go."""
+    sent = 0
+    try:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as opened:
+            opened.setblocking(False)
+            opened.bind((interface, 0))
+            for frame in frames:
+                try:
+                    opened.send(frame)
+                    sent += 1
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+    except OSError as error:
+        remedy = "run it as root" if error.errno == errno.EPERM else "see whether the interface is there and up"
+        raise Unavailable(f"nothing can be sent on {interface}: {error.strerror or error}", remedy=remedy) from None
+    return sent

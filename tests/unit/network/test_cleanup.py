@@ -1,0 +1,86 @@
+"""Rows of VMs that are gone: told first, deleted a period later, and never most of them at once."""
+
+from __future__ import annotations
+
+from tests.support.loops import run
+
+from outlive.base.clock import Clock, LoopClock
+from outlive.base.random import Random
+from outlive.network.cleanup import RowCleanup, find_orphans
+from outlive.network.names import NAMESPACE_KEY, NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
+from outlive.network.operations import PORTS, SWITCHES, Columns, Rows, upsert
+from outlive.runtime.metrics import Metrics
+from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn
+
+
+def port(vm: str, **more: str) -> Columns:
+    ids = {NAMESPACE_KEY: OWN_NAMESPACE, VM_KEY: vm, OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: "green", **more}
+    return {"name": f"port-{vm}", "switch": "s", "external_ids": ids}
+
+
+def switch(network: str) -> Columns:
+    return {"name": f"switch-{network}", "external_ids": {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: network}}
+
+
+def test_only_rows_of_our_own_are_orphans() -> None:
+    rows: Rows = {
+        PORTS: [port("here"), port("gone"), port("theirs", **{OWNER_KEY: "default-network-controller"}), {"name": "x"}],
+        SWITCHES: [switch("green"), switch("blue"), {"name": "neutron"}],
+    }
+    assert find_orphans(rows, {"here"}, {"green"}) == ({"gone"}, {"blue"}, 2)
+
+
+class Cleaned:
+    """A cleanup over these VMs in OVN, of which only some are known."""
+
+    def __init__(self, clock: Clock, vms: list[str], known: list[str]) -> None:
+        self.ovn = SimulatedOvn()
+        self.metrics = Metrics()
+        self.known = known
+        ops = [upsert(SWITCHES, {"name": "s"}, {"name": "s"})]
+        ops += [upsert(PORTS, {"name": f"port-{vm}"}, port(vm)) for vm in vms]
+        self.ovn.commit(ops, None)
+        self.looked: list[tuple[str, str]] = []
+        self.gauge = self.metrics.gauge("orphans", "Orphans")
+        self.cleanup = RowCleanup(
+            SimulatedNorthbound(self.ovn, clock, Random(1)),
+            clock,
+            period_s=600.0,
+            known=lambda: (self.known, ["green"]),
+            look=lambda kind, name: self.looked.append((kind, name)),
+            orphans=self.gauge,
+        )
+
+
+def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+        await cleaned.cleanup.look()
+        assert cleaned.looked == []
+        assert b"orphans 1.0" in cleaned.metrics.render()
+        await cleaned.cleanup.look()
+        assert cleaned.looked == [("vm", "b")]
+
+    run(story())
+
+
+def test_a_vm_that_is_back_by_then_keeps_its_rows() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+        await cleaned.cleanup.look()
+        cleaned.known = ["a", "b"]
+        await cleaned.cleanup.look()
+        assert cleaned.looked == []
+
+    run(story())
+
+
+def test_nothing_is_deleted_where_suddenly_most_vms_seem_to_be_gone() -> None:
+    async def story() -> None:
+        vms = [f"vm-{number}" for number in range(30)]
+        cleaned = Cleaned(LoopClock(), vms, vms[:10])
+        for _ in range(3):
+            await cleaned.cleanup.look()
+        assert cleaned.looked == []
+
+    run(story())
