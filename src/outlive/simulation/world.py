@@ -17,7 +17,6 @@ from outlive.base.clock import Clock, LoopClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
-from outlive.failover.ports import Inline
 from outlive.node.liveness import sight_without_server
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
@@ -26,9 +25,7 @@ from outlive.resources.codec import convert
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
 from outlive.roles.node import NodePorts, NodeRole
-from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
-from outlive.roles.up import NetworkDatabases, Ports, UpRole
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
@@ -46,6 +43,7 @@ from outlive.simulation.network.processes import NetworkProcesses
 from outlive.simulation.network.second import LoneNetworkController
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
+from outlive.simulation.programs import ControllerRole, SimDuty
 from outlive.simulation.setup import already_running, fabric_ports, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn
 from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote
@@ -516,62 +514,3 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
-
-
-class SimDuty:
-    """What the primary coordinator does; it ends with its process, or when it is stopped."""
-
-    name = "duty"
-
-    def __init__(self, world: World, host: str, process: Process) -> None:
-        self._world = world
-        self._host = host
-        self._process = process
-
-    async def start(self, term: int) -> None:
-        """Begin."""
-        self._process.check()
-        self._world.history.add("duty", self._host, f"{self._host} does what the primary does (term {term})", loud=True)
-
-    async def stop(self) -> None:
-        """End, unless it hangs."""
-        while self._host in self._world.hung_duties:  # noqa: ASYNC110 - until the story ends it
-            await asyncio.sleep(LOOK_S)
-        self._process.check()
-        self._world.history.add("duty", self._host, f"{self._host} does it no more", loud=True)
-
-
-class ControllerRole:
-    """A controller: it prepares what must be there, then runs; any error ends the process."""
-
-    def __init__(
-        self,
-        store: ProcessStore,
-        settings: Mapping[str, Any],
-        *,
-        identity: str,
-        clock: Clock,
-        random: Random,
-        network: NetworkDatabases | None = None,
-    ) -> None:
-        sections = {
-            name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()
-        }
-        self.role = UpRole(
-            store.named(*CONTROLLER),
-            role_settings(sections),
-            Ports(computer=Inline(), network=network),
-            identity=identity,
-            clock=clock,
-            random=random,
-            ids=SeededIds(random.fork("ids")),
-        )
-
-    async def run(self) -> None:
-        """Until killed."""
-        await self.role.prepare()
-        await self.role.run()
-
-    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
-        """End in good order; there are no VMs here."""
-        self.role.stop()
