@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from outlive.runtime.units import Duration
 from outlive.simulation.expectations import Expectations
+from outlive.simulation.programs import ControllerRole
 from outlive.simulation.scenario import read_scenario
 from outlive.simulation.story import Story
-from outlive.simulation.world import ControllerRole
 from tests.support.loops import run
 from tests.support.nights import SCENARIOS
 

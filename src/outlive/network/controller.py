@@ -230,7 +230,7 @@ class NetworkController:
     async def _follow_bindings(self) -> None:
         """Look again at VMs whose ports were bound, or let go, somewhere."""
         async for names in self._sb.changes():
-            for name in names or tuple(self._vm_of_port):
+            for name in sorted(names) or tuple(self._vm_of_port):
                 if (vm := self._vm_of_port.get(name)) is not None:
                     self._add(vm)
 
@@ -242,7 +242,7 @@ class NetworkController:
                 for vm in dict.fromkeys(self._vm_of_port.values()):
                     self._add(vm)
                 continue
-            for name in names:
+            for name in sorted(names):
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
                     if found in self._vms:
@@ -315,13 +315,14 @@ class NetworkController:
         self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
     ) -> tuple[Receipt, tuple[str, ...]]:
         """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
-        await self._read_chassis()
+        hosts = [one for one in (place.host, place.target) if one]
+        await self._read_chassis(hosts)
         wanted = OwnVmInput(
             vm=name,
             host=place.host or None,
             target=place.target or None,
             ports=tuple(planned.values()),
-            chassis={one: self._chassis_of(one) for one in (place.host, place.target) if one},
+            chassis={one: self._chassis_of(one) for one in hosts},
         )
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
@@ -361,10 +362,11 @@ class NetworkController:
         known.is_overwritten = False
         return receipt, used[0][1].foreign
 
-    async def _read_chassis(self) -> None:
-        """Learn which chassis there are, now and then: hosts are found by their names there."""
+    async def _read_chassis(self, hosts: Iterable[str]) -> None:
+        """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""
         now_s = self._clock.monotonic()
-        if now_s - self._chassis_read_s >= CHASSIS_S:
+        is_known = all(self._chassis_of(host) in self._chassis for host in hosts)
+        if not is_known or now_s - self._chassis_read_s >= CHASSIS_S:
             self._chassis_read_s = now_s
             self._chassis = {one.name: one for one in await self._sb.chassis()}
 

@@ -116,10 +116,10 @@ class Disks:
         _, scope = (self._cuts if on_record else self._enforced).get(host, (0, ()))
         return any(one.startswith("disk:") for one in scope)
 
-    def reaches_network(self, host: str, domain: SimDomain) -> bool:
-        """Whether the domain answers at any of its addresses."""
+    def reaches_network(self, host: str, domain: SimDomain, ports: Iterable[str] | None = None) -> bool:
+        """Whether the domain answers at any of its addresses, or at any of these ports."""
         _, scope = self._enforced.get(host, (0, ()))
-        return any(f"port:{port}" not in scope for port in domain.ports)
+        return any(f"port:{port}" not in scope for port in (domain.ports if ports is None else ports))
 
     def opened(self, host: str, domain: SimDomain) -> None:
         """A domain begins to write."""

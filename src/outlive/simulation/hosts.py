@@ -180,8 +180,9 @@ class SimHost:
         guarded: Callable[[str, State], None],
         history: History,
         guests_use: dict[str, Amounts],
+        paced: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``guarded``: called once its guard was armed, or disarmed."""
+        """``guarded``: called once its guard was armed, or disarmed; ``paced``: once it stands still, or goes on."""
         self.name = spec.name
         self.spec = spec
         self.machine = machine
@@ -202,6 +203,7 @@ class SimHost:
         """A daemon that somebody started beside the first, by hand: no boot starts it again."""
         self._history = history
         self._guarded = guarded
+        self._paced = paced
 
     def _load(self) -> float:
         running = [one for one in self.hypervisor.domains.values() if one.state is DomainState.RUNNING]
@@ -265,6 +267,7 @@ class SimHost:
             for service in self.services:
                 service.halt()
             self.hypervisor.pause()
+            self._paced(self.name)
             self._history.add("machine", self.name, "sleeps" if asleep else "stands still")
 
     def go_on(self) -> None:
@@ -274,6 +277,7 @@ class SimHost:
             self.machine.clock.set_asleep(False)
             self._history.add("machine", self.name, "goes on")
             self.hypervisor.go_on()
+            self._paced(self.name)
             for service in self.services:
                 service.go_on()
 

@@ -30,6 +30,7 @@ from outlive.resources import (
     Reservation,
     Resource,
     VirtualMachine,
+    VirtualMachinePort,
     condition,
 )
 from outlive.resources.vms import MigrationPhase
@@ -292,6 +293,29 @@ def _coverage(before: Coverage | None, after: Coverage | None, author: Author) -
     return [Event(kind="coverage", subject=after.name, text=text)]
 
 
+def _port(before: VirtualMachinePort | None, after: VirtualMachinePort | None, author: Author) -> list[Event]:
+    """Where it is active, and what is in the way of that."""
+    if before is None or after is None:
+        return []
+    old, new, port = before.status, after.status, after.name
+    events: list[Event] = []
+
+    def report(text: str) -> None:
+        event = Event(kind="network", subject=port, text=f"{port} {text}", also=(after.spec.vm,))
+        events.append(event)
+
+    if new.active_on != old.active_on:
+        report(f"is active on {new.active_on} ({', '.join(new.addresses) or after.spec.mac})")
+    for kind in ("Programmed", "Bound"):
+        was, now = condition(old.conditions, kind), condition(new.conditions, kind)
+        if now is not None and (was.status if was is not None else "True") != now.status:
+            report(f"is {kind.lower()} again" if now.status == "True" else f"is not {kind.lower()}: {now.message}")
+    move = new.migration
+    if move is not None and move != old.migration:
+        report("is prepared at the target" if move.prepared else f"is not prepared at the target: {move.message}")
+    return events
+
+
 def _host(before: Hypervisor | None, after: Hypervisor | None, author: Author) -> list[Event]:
     if before is None or after is None or before.status is after.status:
         return []
@@ -406,6 +430,7 @@ _NARRATORS: Final[Mapping[type, Callable[[Any, Any, Author], list[Event]]]] = {
     CommittedResource: _commitment,
     Membership: _membership,
     VirtualMachine: _vm,
+    VirtualMachinePort: _port,
     Reservation: _slot,
     Coverage: _coverage,
     Hypervisor: _host,

@@ -16,8 +16,11 @@ from outlive.resources.reasons import HoldReason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.simulation.disks import SPREADS_S
 from outlive.simulation.hosts import SimHost
+from outlive.simulation.network.fabric import LAG_S, Fabric
+from outlive.simulation.network.ovn import OvnFaults
 from outlive.simulation.spec import BmcMode
 from outlive.simulation.stores import QUIET
+from outlive.simulation.verbs.networks import end_second_network
 from outlive.simulation.world import World
 
 HELD_BACK: Final = (FaultCode.STORM_HOLD, FaultCode.RATE_HOLD)
@@ -40,6 +43,8 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
     world.networks.heal_all()
     world.disks.unlock_strangers(world.hosts)
     world.disks.spreads_s = SPREADS_S
+    if world.fabric is not None:
+        heal_networks(world, world.fabric)
     for service in world.controllers.values():
         if service.process is not None:
             service.process.go_on()
@@ -64,6 +69,17 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
         found = world.store.find(Hypervisor, host.name)
         if found is not None and found.spec.fencing.requested:
             await world.attempt("call-off-fence", {"host": host.name})
+
+
+def heal_networks(world: World, fabric: Fabric) -> None:
+    """Databases, northd and chassis work as they did; one controller writes."""
+    end_second_network(world)
+    fabric.ovn.faults, fabric.lag_s = OvnFaults(), LAG_S
+    fabric.stopped.clear()
+    for host in world.hosts:
+        fabric.refresh(host)
+    fabric.ovn.catch_up()
+    fabric.ovn.reconnect()
 
 
 def _heal_host(world: World, host: SimHost) -> None:

@@ -142,6 +142,9 @@ def _spec(value: Any, place: str, problems: Problems) -> WorldSpec | None:
     for vm in vms_of(spec):
         if vm.host not in known:
             problems.add(f"{place}: vms: {vm.name}", f"its host {vm.host!r} is not there", "name one of the hosts")
+    networks = {one.name for one in spec.networks}
+    for vm in vms_of(spec):
+        _check_known(vm.networks, networks, "network", f"{place}: vms: {vm.name}", problems)
     owners = dict[str, VmSpec]()
     for vm in vms_of(spec):
         for disk in vm.disks or ():
@@ -181,7 +184,8 @@ def _check_end(acts: Iterable[Act], expect: Expectations, place: str, problems: 
 
 
 def _check_states(states: States, hosts: set[str], vms: set[str], place: str, problems: Problems) -> None:
-    _check_known((*states.vm, *states.coverage), vms, "VM", place, problems)
+    ports = (name.rpartition(".")[0] for name in states.port)
+    _check_known((*states.vm, *states.coverage, *ports), vms, "VM", place, problems)
     _check_known((*states.membership, *states.host), hosts, "host", place, problems)
 
 

@@ -40,15 +40,31 @@ from outlive.resources import (
     ObjectMeta,
     Resource,
     VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachinePortSpec,
     VirtualMachineSpec,
     VirtualMachineStatus,
+    VirtualNetwork,
+    VirtualNetworkSpec,
 )
 from outlive.resources.cluster import ClusterSpec, ClusterStatus
+from outlive.resources.networks import IN_OVN, port_mode, port_object_name
 from outlive.resources.vms import RUN_FINALIZER
 from outlive.simulation.controllers import Bmc
 from outlive.simulation.hypervisors import SimDomain, domain_of
 from outlive.simulation.judges.rest import IMPORTED_PHASE, wanted
-from outlive.simulation.spec import FlavorEntry, HostSpec, VmSpec, WorldSpec, hosts_of, said, vms_of
+from outlive.simulation.network.fabric import FabricPort
+from outlive.simulation.spec import (
+    FlavorEntry,
+    HostSpec,
+    NetworkEntry,
+    VmSpec,
+    WorldSpec,
+    hosts_of,
+    ports_of,
+    said,
+    vms_of,
+)
 
 if TYPE_CHECKING:
     from outlive.simulation.world import World
@@ -71,6 +87,43 @@ def resources_of(spec: WorldSpec, bmcs: Mapping[str, Bmc], *, incarnation: str) 
         uuid = bmcs[host.name].owner.system_uuid
         yield hypervisor_of(host, uuid, there.get(host.name, ()), daemons=spec.daemons)
     yield from vms
+    yield from (_network_of(one) for one in spec.networks)
+    yield from (one for _, _, one in _ports(spec))
+
+
+def _network_of(entry: NetworkEntry) -> VirtualNetwork:
+    return VirtualNetwork(metadata=ObjectMeta(name=entry.name), spec=said(entry, VirtualNetworkSpec))
+
+
+def _ports(spec: WorldSpec) -> Iterator[tuple[VmSpec, str, VirtualMachinePort]]:
+    """Each VM with the id of an interface that is on a network, and that interface's port."""
+    for number, vm in enumerate(vms_of(spec)):
+        for index, (network, interface) in enumerate(zip(vm.networks, ports_of(vm), strict=False)):
+            mac = f"0a:{index:02x}:00:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
+            port = VirtualMachinePortSpec(vm=vm.name, network=network, mac=mac, port_mode=vm.port_mode)
+            yield (
+                vm,
+                interface,
+                VirtualMachinePort(metadata=ObjectMeta(name=port_object_name(vm.name, index)), spec=port),
+            )
+
+
+def fabric_ports(spec: WorldSpec) -> list[FabricPort]:
+    """Interfaces that are on networks of OVN."""
+    networks = {one.name: _network_of(one) for one in spec.networks if one.type in IN_OVN}
+    return [
+        FabricPort(
+            name=port.name,
+            vm=vm.name,
+            interface=interface,
+            network=port.spec.network,
+            mode=port_mode(port, networks[port.spec.network]),
+            mac=port.spec.mac,
+            routed=networks[port.spec.network].spec.type == "routed",
+        )
+        for vm, interface, port in _ports(spec)
+        if port.spec.network in networks
+    ]
 
 
 def hypervisor_of(host: HostSpec, system_uuid: str, vms: Sequence[VirtualMachine], *, daemons: bool) -> Hypervisor:
@@ -138,7 +191,7 @@ def vm_of(vm: VmSpec, world: WorldSpec) -> VirtualMachine:
         extra_specs={**(_extra_specs(flavor) if flavor is not None else {}), **vm.extra_specs},
         restart_priority=vm.priority,
         disks=vm.disks if vm.disks is not None else (f"{vm.name}-root",),
-        ports=vm.ports if vm.ports is not None else (f"{vm.name}-net",),
+        ports=ports_of(vm),
     )
     phase = ("start" if daemons else IMPORTED_PHASE) if vm.power_state == "running" else "stop"
     return VirtualMachine(

@@ -20,6 +20,7 @@ from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
+from outlive.resources.networks import IN_OVN, NetworkDhcp, NetworkType, PortMode, Subnet
 from outlive.resources.policies import (
     AffinityPolicy,
     AffinityRule,
@@ -167,6 +168,10 @@ class _Vm(_Sized, frozen=True, kw_only=True):
     network_policy: Literal["", "accept-duplicate"] = ""
     migration_method: Literal["", "live", "shutdown"] = ""
     migration_downtime_ms: int | None = None
+    networks: tuple[str, ...] = ()
+    """On each of which it has an interface, in this order."""
+    port_mode: PortMode | None = None
+    """Of its ports there."""
     selector: HostSelector = ""
     host_limit: tuple[str, ...] = ()
     preferred_hosts: PreferredHosts = PreferredHosts()
@@ -189,7 +194,7 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
     shared_disks: tuple[str, ...] = ()
     console_secret: str = ""
     ports: tuple[str, ...] | None = None
-    """Absent: one port, named after the VM."""
+    """Absent: one port, named after the VM, and one for each further network."""
     start_after: tuple[str, ...] = ()
 
 
@@ -207,12 +212,28 @@ class FlavorEntry(_Sized, frozen=True, kw_only=True):
     """The flavor group that it is sold in; empty: none."""
 
 
+class NetworkEntry(FromFile, frozen=True, kw_only=True):
+    """A network of VMs. What ``VirtualNetworkSpec`` has as well means the same."""
+
+    name: str
+    type: NetworkType
+    subnets: tuple[Subnet, ...] = ()
+    addressing: Literal["managed", "none"] = "managed"
+    mtu: int = 0
+    port_security: bool = True
+    dhcp: NetworkDhcp = NetworkDhcp()
+    physical_network: str = "physnet"
+    vlan: int = 0
+
+
 class WorldSpec(FromFile, frozen=True, kw_only=True):
     """The whole of it. What ``ClusterSpec`` has as well means the same."""
 
     hosts: HostsSpec | tuple[HostSpec, ...] = ()
     vms: VmsSpec | tuple[VmSpec, ...] = ()
     flavors: tuple[FlavorEntry, ...] = ()
+    networks: tuple[NetworkEntry, ...] = ()
+    """Of VMs, programmed in OVN."""
     controllers: Number | Literal["on-coordinators"] = 2
     """Processes that place slots and recover VMs: on machines of their own (``ctl-1``, …), or beside the daemons."""
     policy: FencingPolicy = FencingPolicy()
@@ -262,6 +283,18 @@ def hosts_of(spec: WorldSpec) -> tuple[HostSpec, ...]:
         )
         for number in range(1, given.count + 1)
     )
+
+
+def ports_of(vm: VmSpec) -> tuple[str, ...]:
+    """Ids of its interfaces; the first ones are on its networks."""
+    if vm.ports is not None:
+        return vm.ports
+    return (f"{vm.name}-net", *(f"{vm.name}-net-{number}" for number in range(1, len(vm.networks))))
+
+
+def in_ovn(spec: WorldSpec) -> bool:
+    """Whether any network is programmed in OVN."""
+    return any(one.type in IN_OVN for one in spec.networks)
 
 
 def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:

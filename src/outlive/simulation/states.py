@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 
 from outlive.commitments.names import commitment_name
+from outlive.network.operations import PORTS
+from outlive.network.owners import external_ids, vm_in
 from outlive.resources import (
     FAILOVER,
     CommitmentChange,
@@ -27,6 +29,7 @@ from outlive.resources import (
     Reservation,
     Resource,
     VirtualMachine,
+    VirtualMachinePort,
     condition,
 )
 from outlive.resources.documents import Problems
@@ -64,6 +67,12 @@ def _why(reason: str, message: str) -> str:
     return f"{reason}: {message}" if message else reason
 
 
+def _condition(port: VirtualMachinePort, kind: str) -> str:
+    """``True``, or why not."""
+    found = condition(port.status.conditions, kind)
+    return "" if found is None else found.status if found.status == "True" else _why(found.reason, found.message)
+
+
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "vm": Subject(
         VirtualMachine,
@@ -96,6 +105,17 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "origin": _at("status.recovery.origin"),
             "rejected": lambda vm: tuple(one.hypervisor for one in _at("status.recovery.rejected")(vm) or ()),
             "proof": lambda vm: tuple(sorted({one.kind for one in _at("status.recovery.proofs")(vm) or ()})),
+        },
+    ),
+    "port": Subject(
+        VirtualMachinePort,
+        {
+            "activeOn": _at("status.active_on"),
+            "addresses": _at("status.addresses"),
+            "programmed": lambda port: _condition(port, "Programmed"),
+            "bound": lambda port: _condition(port, "Bound"),
+            "prepared": _at("status.migration.prepared"),
+            "why": _at("status.migration.message"),
         },
     ),
     "membership": Subject(
@@ -160,12 +180,14 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     ),
     "fault": Subject(Fault, {"ended": _at("ended"), "message": _at("message"), "remedy": _at("remedy")}),
 }
-"""What may be asked of one named thing. A VM also ``runs`` on hosts, and a commitment has ``slots`` on hosts, of which
-some are ``takenBy`` VMs; ``fault`` is named ``<code>.<subject>``, and ``commitment`` by its uuid."""
+"""What may be asked of one named thing. A VM also ``runs`` on hosts and ``answers`` there, and a commitment has
+``slots`` on hosts, of which some are ``takenBy`` VMs; ``fault`` is named ``<code>.<subject>``, ``commitment`` by its
+uuid, and ``port`` ``<vm>.<number>``."""
 FLEET: Final = "fleet"
 """The subject without a name: everything together."""
 FLEET_FACTS: Final = (
     *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults", "events"),
+    "portRows",
     *("batchesAccepted", "batchesRefused", "batchesUnanswered", "batchesDecided"),
 )
 
@@ -177,7 +199,7 @@ def facts_known(subject: str) -> tuple[str, ...]:
     return (*SUBJECTS[subject].facts, "exists", *_REAL.get(subject, ()))
 
 
-_REAL: Final[Mapping[str, tuple[str, ...]]] = {"vm": ("runs",), "commitment": ("slots", "takenBy")}
+_REAL: Final[Mapping[str, tuple[str, ...]]] = {"vm": ("runs", "answers"), "commitment": ("slots", "takenBy")}
 """Facts that its own object does not have."""
 
 
@@ -189,6 +211,7 @@ class States(FromFile, frozen=True, kw_only=True):
     """Wanted values of named things, and of the fleet."""
 
     vm: dict[str, Facts] = {}
+    port: dict[str, Facts] = {}
     commitment: dict[str, Facts] = {}
     membership: dict[str, Facts] = {}
     host: dict[str, Facts] = {}
@@ -264,6 +287,7 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     known["exists"] = found is not None
     if subject == "vm":
         known["runs"] = world.running(name)
+        known["answers"] = tuple(host for host in world.running(name) if world.truth.answers(host, name))
     elif subject == "commitment":
         known |= _slots_of(world, name)
     return known
@@ -289,6 +313,7 @@ def fleet_facts(world: World) -> dict[str, Any]:
     slots = [one for one in world.store.all_of(Reservation) if one.spec.type == FAILOVER]
     required = [one for one in coverages if one.required > 0]
     phases = [vm.status.recovery.phase for vm in vms if vm.status.recovery is not None]
+    ports = world.fabric.ovn.rows.get(PORTS, ()) if world.fabric is not None else ()
     codes = {one.code for one in world.store.all_of(Fault) if not one.ended}
     return {
         "running": sum(len(world.running(vm.name)) == 1 for vm in vms),
@@ -300,6 +325,7 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),
+        "portRows": sum(bool(vm_in(external_ids(row))) for row in ports),
         "batchesAccepted": world.limes.answers["accepted"],
         "batchesRefused": world.limes.answers["refused"],
         "batchesUnanswered": world.limes.answers["unanswered"],

@@ -21,9 +21,11 @@ from outlive.resources.cluster import RebalancePolicy, Timing
 from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryLimits, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.networks import connected
 from outlive.simulation.faults.sales import selling
 from outlive.simulation.faults.schedule import schedule, staying_off
 from outlive.simulation.history import HistoryEvent
+from outlive.simulation.judges.networks import network_is_right, rows_left_over
 from outlive.simulation.judges.rest import runs_or_says_why
 from outlive.simulation.judges.truth import Violation
 from outlive.simulation.operator import Operator, heal
@@ -123,7 +125,7 @@ def world_of(seed: int) -> WorldSpec:
             "node": {"startAfterLimit": AWAITED},
         },
     )
-    return selling(Random(seed).fork("sales"), spec)
+    return connected(Random(seed).fork("networks"), selling(Random(seed).fork("sales"), spec))
 
 
 def _recovery(random: Random) -> RecoveryLimits:
@@ -386,5 +388,6 @@ async def _reported(world: World) -> bool:
 
 
 def _well(world: World) -> bool:
-    """Whether every VM runs or says why not."""
-    return not any(runs_or_says_why(world.truth, vm) for vm in world.store.all_of(VirtualMachine))
+    """Whether every VM runs or says why not, and OVN is as it should be."""
+    down = any(runs_or_says_why(world.truth, vm) for vm in world.store.all_of(VirtualMachine))
+    return not down and not any(network_is_right(world.truth)) and not any(rows_left_over(world.truth))

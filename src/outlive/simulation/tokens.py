@@ -46,6 +46,8 @@ class TokenStore(StoreProxy):
         self._world = world
         self._known = known
         self._refused = refused
+        self._had: set[str] = set()
+        """VMs that the host had to do with, as it was shown."""
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """What the host is shown of it; ``Forbidden`` where that is nothing."""
@@ -53,6 +55,8 @@ class TokenStore(StoreProxy):
         if found.own and issubclass(kind, OF_A_VM):
             vm = self._world.find(VirtualMachine, vm_of_object(kind, name))
             if vm is None or self._host not in hosts_of(vm):
+                if vm_of_object(kind, name) in self._had:  # it may not have heard yet that it has it no more
+                    raise Forbidden(f"{kind.kind()}/{name} is of a VM that {self._host} has nothing to do with")
                 raise self._refusal(f"{kind.kind()}/{name}, and {self._host} has nothing to do with the VM")
             return await self._store.get(kind, name, fresh=fresh)
         seen = self._part(found, await self._store.get(kind, name, fresh=fresh), "get")
@@ -101,6 +105,8 @@ class TokenStore(StoreProxy):
         if found.everything:
             return obj
         shown = self._shown_version(found, obj)
+        if isinstance(obj, VirtualMachine) and self._host in shown.hosts:
+            self._had.add(obj.name)
         if found.own and self._host not in shown.hosts:
             return cast("R", shown.rest) if verb in found.rest_verbs else None
         return cast("R | None", found.part(obj, verb, own=True))

@@ -17,18 +17,15 @@ from outlive.base.clock import Clock, LoopClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
-from outlive.failover.ports import Inline
 from outlive.node.liveness import sight_without_server
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
-from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine
+from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine, VirtualMachinePort
 from outlive.resources.codec import convert
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
 from outlive.roles.node import NodePorts, NodeRole
-from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import ROLE as FAILOVER_ROLE
-from outlive.roles.up import Ports, UpRole
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
@@ -41,10 +38,14 @@ from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.limes import Limes
 from outlive.simulation.machines import HostClock, Machine, MachineClient
 from outlive.simulation.narration import sentence
+from outlive.simulation.network.fabric import Fabric
+from outlive.simulation.network.processes import NetworkProcesses
+from outlive.simulation.network.second import LoneNetworkController
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
-from outlive.simulation.setup import already_running, resources_of
-from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of
+from outlive.simulation.programs import ControllerRole, SimDuty
+from outlive.simulation.setup import already_running, fabric_ports, resources_of
+from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn
 from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote
 from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
@@ -99,11 +100,29 @@ class World:
         self._tasks: list[asyncio.Task[None]] = []
         self.withdrawn: dict[str, Hypervisor] = {}
         """Documents of hosts that somebody deleted."""
-        self.truth = Truth(self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons)
+        self.fabric: Fabric | None = None
+        """OVN, where VMs have networks there."""
+        if in_ovn(spec):
+            self.fabric = Fabric(
+                fabric_ports(spec),
+                self._hypervisors,
+                self.networks,
+                lambda name: self.store.find(VirtualMachinePort, name),
+                self.random.fork("ovn"),
+            )
+            self.network_processes = NetworkProcesses(self.fabric, self.networks)
+        self.second_network: Service | None = None
+        """A network controller that writes beside the one that leads."""
+        self.truth = Truth(
+            self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons, fabric=self.fabric
+        )
         self.judge = Judge(self.truth, seed=seed, replay=replay)
         self.limes = Limes(self)
         for host in hosts_of(spec):
             self._add_host(host)
+        if self.fabric is not None:
+            self.fabric.ovn.listeners.append(lambda before, after, _: self.judge.committed(before, after))
+            self.fabric.ovn.flow_listeners.append(self.judge.switched)
         self._add_controllers()
 
     # What others look at
@@ -162,7 +181,7 @@ class World:
         """End every process and machine."""
         for task in self._tasks:
             task.cancel()
-        for controller in self.controllers.values():
+        for controller in (*self.controllers.values(), *((self.second_network,) if self.second_network else ())):
             controller.kill(again=False)
         for host in self.hosts.values():
             host.machine.unplug()
@@ -311,10 +330,22 @@ class World:
             refused=partial(self.judge.read, host.daemon.name),
         )
         random = self.random.fork(f"daemon/{process.part.name}")
+        own = shown(store.named(*DAEMON), "host")
+        coordinator = shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator")
+        if self.fabric is not None:
+            ports = self.network_processes.with_networks(
+                ports,
+                own,
+                coordinator if host.spec.mode == "coordinator" else None,
+                host=host,
+                process=process,
+                random=random.fork("ovn"),
+                cuts=self.spec.cuts,
+            )
         settings = msgspec.convert(self.spec.settings.get("node", {}), NodeSettings, dec_hook=decode_unit)
         return NodeRole(
-            shown(store.named(*DAEMON), "host"),
-            shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator"),
+            own,
+            coordinator,
             settings,
             ports,
             host=name,
@@ -328,7 +359,32 @@ class World:
         store = ProcessStore(self.way(process, host, clock), Author(name, "", ()))
         identity = f"{name}-{process.part.name.rpartition('#')[2]}"
         random = self.random.fork(f"controller/{process.part.name}")
-        return ControllerRole(store, self.spec.settings, identity=identity, clock=clock, random=random)
+        databases = None
+        if self.fabric is not None:
+            databases = self.network_processes.databases(
+                host, process, clock, random.fork("ovn"), lambda: self._die(name)
+            )
+        return ControllerRole(
+            store, self.spec.settings, identity=identity, clock=clock, random=random, network=databases
+        )
+
+    def make_network_controller(self, process: Process) -> Role:
+        """A network controller on a machine of its own, which asks nobody whether it leads."""
+        name, clock = process.name, HostClock()
+        store = ProcessStore(self.way(process, name, clock), Author(name, "", ()))
+        random = self.random.fork(f"controller/{process.part.name}")
+        databases = self.network_processes.databases(name, process, clock, random.fork("ovn"), self._end_second_network)
+        return LoneNetworkController(store.named(*CONTROLLER), databases, clock=clock, random=random)
+
+    def _end_second_network(self) -> None:
+        if self.second_network is not None:
+            self.second_network.kill()
+
+    def _die(self, controller: str) -> None:
+        """The controller that does this now dies, and is started again."""
+        service = self.controller(controller)
+        if service is not None:
+            service.kill()
 
     # Building
 
@@ -346,8 +402,8 @@ class World:
             ids=SeededIds(random.fork("ids")),
             capacity=Amounts.parse({"cpu": spec.cpu, "memory": spec.memory}),
             boot_s=spec.boot_s,
-            up=lambda: self.hosts[name].booted(),
-            down=lambda how: self.hosts[name].ended(how),
+            up=lambda: self._host_booted(name),
+            down=lambda how: self._host_ended(name, how),
         )
         machine.system_uuid = spec.system_uuid or machine.system_uuid
         bmc = Bmc(machine, random=random.fork("bmc"), mode=spec.bmc, answer_s=spec.bmc_answer_s)
@@ -362,7 +418,10 @@ class World:
             guarded=self.judge.guard,
             history=self.history,
             guests_use=self.guests_use,
+            paced=self._host_paced,
         )
+        if self.fabric is not None:
+            self.fabric.add_host(name)
         if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc
 
@@ -401,6 +460,20 @@ class World:
 
     # What happens below
 
+    def _host_booted(self, host: str) -> None:
+        self.hosts[host].booted()
+        if self.fabric is not None:
+            self.fabric.booted(host)
+
+    def _host_ended(self, host: str, how: str) -> None:
+        if self.fabric is not None:
+            self.fabric.lost_power(host)
+        self.hosts[host].ended(how)
+
+    def _host_paced(self, host: str) -> None:
+        if self.fabric is not None:
+            self.fabric.stands_still(host)
+
     def _domain_changed(self, host: str, vm: str, how: str) -> None:
         hypervisor = self._hypervisors[host]
         domain = hypervisor.domains.get(vm)
@@ -409,11 +482,17 @@ class World:
         elif domain is None and how == "destroyed":
             found = self.truth.vm(vm)
             self.disks.closed(host, found.spec.disks if found is not None else ())
+        if self.fabric is not None:
+            self.fabric.domain_changed(host, vm)
         self.judge.domain(host, vm, how)
 
     def _network_changed(self, segment: Segment, host: str) -> None:
         if segment is Segment.STORE:
             self.reach_store(host)
+            if self.fabric is not None and host in self.hosts:
+                self.fabric.refresh(host)
+        elif segment is Segment.VM and self.fabric is not None:
+            self.judge.reach(host)
         elif segment is Segment.STORAGE and self.networks.reaches(segment, host):
             self._hypervisors[host].regain_storage()
         elif segment is Segment.STORAGE:
@@ -435,55 +514,3 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
-
-
-class SimDuty:
-    """What the primary coordinator does; it ends with its process, or when it is stopped."""
-
-    name = "duty"
-
-    def __init__(self, world: World, host: str, process: Process) -> None:
-        self._world = world
-        self._host = host
-        self._process = process
-
-    async def start(self, term: int) -> None:
-        """Begin."""
-        self._process.check()
-        self._world.history.add("duty", self._host, f"{self._host} does what the primary does (term {term})", loud=True)
-
-    async def stop(self) -> None:
-        """End, unless it hangs."""
-        while self._host in self._world.hung_duties:  # noqa: ASYNC110 - until the story ends it
-            await asyncio.sleep(LOOK_S)
-        self._process.check()
-        self._world.history.add("duty", self._host, f"{self._host} does it no more", loud=True)
-
-
-class ControllerRole:
-    """A controller: it prepares what must be there, then runs; any error ends the process."""
-
-    def __init__(
-        self, store: ProcessStore, settings: Mapping[str, Any], *, identity: str, clock: Clock, random: Random
-    ) -> None:
-        sections = {
-            name: msgspec.convert(settings.get(name, {}), kind, dec_hook=decode_unit) for name, kind in SECTIONS.items()
-        }
-        self.role = UpRole(
-            store.named(*CONTROLLER),
-            role_settings(sections),
-            Ports(computer=Inline()),
-            identity=identity,
-            clock=clock,
-            random=random,
-            ids=SeededIds(random.fork("ids")),
-        )
-
-    async def run(self) -> None:
-        """Until killed."""
-        await self.role.prepare()
-        await self.role.run()
-
-    def stop(self, *, leave_vms: bool = False, going_down: bool = False) -> None:
-        """End in good order; there are no VMs here."""
-        self.role.stop()

@@ -73,3 +73,28 @@ def test_a_part_of_storage_that_does_not_answer_hides_no_host_of_another(tmp_pat
             await Cuts({}).hosts()
 
     run_real(looked())
+
+
+class _Orders(RbdCut):
+    def __init__(self, *, answers: bool) -> None:
+        """Of something that takes orders, or does not answer."""
+        self.orders: list[str] = []
+        self._answers = answers
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        if not self._answers:
+            raise Unavailable("OVN does not answer")
+        self.orders.append(host)
+
+
+def test_a_network_that_does_not_answer_spoils_no_isolation_of_disks() -> None:
+    scope = ("disk:rbd:vms/d", "port:p")
+    disks, ports = _Orders(answers=True), _Orders(answers=False)
+
+    async def ordered() -> None:
+        await Cuts({"rbd": disks, "port": ports}).cut("host-2", 3, scope)
+        with pytest.raises(Unavailable, match="OVN"):
+            await Cuts({"port": ports}).cut("host-2", 3, scope)
+
+    run_real(ordered())
+    assert disks.orders == ["host-2"]

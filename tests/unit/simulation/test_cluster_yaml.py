@@ -8,13 +8,23 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from outlive.resources import Amounts, Cluster, ClusterSpec, Hypervisor, HypervisorSpec, Resource, VirtualMachine
+from outlive.resources import (
+    Amounts,
+    Cluster,
+    ClusterSpec,
+    Hypervisor,
+    HypervisorSpec,
+    Resource,
+    VirtualMachine,
+    VirtualNetwork,
+    VirtualNetworkSpec,
+)
 from outlive.resources.codec import to_builtins
 from outlive.resources.documents import Problems, parse_documents
 from outlive.resources.hosts import FencingSpec
 from outlive.resources.vms import VirtualMachineSpec
 from outlive.simulation.setup import resources_of
-from outlive.simulation.spec import HostSpec, HostsSpec, VmSpec, VmsSpec, WorldSpec, read_as
+from outlive.simulation.spec import HostSpec, HostsSpec, NetworkEntry, VmSpec, VmsSpec, WorldSpec, read_as
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/operating/simulating.md").read_text()
 REAL: Final = dict.fromkeys(
@@ -35,7 +45,9 @@ DERIVED: Final = {
         "management": "`daemons`",
         "fencing": "`armed`, `profile`, `proofs`, `bmc`",
         "quarantineRelease": "no host begins in quarantine",
+        "chassis": "hosts are found by the host name of their chassis",
     },
+    VirtualNetworkSpec: {"hostLabels": "a network reaches all hosts"},
     ClusterSpec: {
         "description": "nobody reads it",
         "maintenanceUntil": "the verb `maintenance`",
@@ -101,7 +113,22 @@ CLUSTER: Final = {
     "recovery": {"maxRelocations": 5},
     "defaultSelector": "load",
 }
-WANTED: Final = {VirtualMachineSpec: VM, HypervisorSpec: HOST, ClusterSpec: CLUSTER}
+NETWORK: Final = {
+    "type": "routed",
+    "subnets": [{"cidr": "10.44.0.0/16", "hostPrefix": 26}],
+    "addressing": "none",
+    "mtu": 1400,
+    "portSecurity": False,
+    "dhcp": {"enabled": True, "router": "subnet"},
+    "physicalNetwork": "outside",
+    "vlan": 7,
+}
+WANTED: Final = {
+    VirtualMachineSpec: VM,
+    HypervisorSpec: HOST,
+    ClusterSpec: CLUSTER,
+    VirtualNetworkSpec: NETWORK,
+}
 
 
 def built(document: dict[str, Any], tmp_path: Path) -> dict[str, Resource]:
@@ -126,7 +153,8 @@ def said(name: str, wanted: Any, of: type[Any]) -> dict[str, Any]:
     written = {CALLED.get(name, name): wanted}
     vm = {"name": "vm-a", "host": "kvm-1"} | (written if of is VirtualMachineSpec else {})
     host = {"name": "kvm-1"} | (written if of is HypervisorSpec else {})
-    return {"hosts": [host], "vms": [vm]} | (written if of is ClusterSpec else {})
+    network = {"name": "net", "type": "layer2"} | (written if of is VirtualNetworkSpec else {})
+    return {"hosts": [host], "vms": [vm], "networks": [network]} | (written if of is ClusterSpec else {})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +164,12 @@ def said(name: str, wanted: Any, of: type[Any]) -> dict[str, Any]:
 )
 def test_a_policy_is_said_under_its_own_name(of: type[Any], name: str, tmp_path: Path) -> None:
     found = built(said(name, WANTED[of][name], of), tmp_path)
-    kind = {VirtualMachineSpec: VirtualMachine, HypervisorSpec: Hypervisor, ClusterSpec: Cluster}[of]
+    kind = {
+        VirtualMachineSpec: VirtualMachine,
+        HypervisorSpec: Hypervisor,
+        ClusterSpec: Cluster,
+        VirtualNetworkSpec: VirtualNetwork,
+    }[of]
     assert to_builtins(found[kind.kind()])["spec"][name] == WANTED[of][name]
 
 
@@ -156,7 +189,9 @@ def test_a_host_that_is_overcommitted_begins_with_what_that_gives(tmp_path: Path
     assert host.effective_capacity() == Amounts.parse({"cpu": "64", "memory": "128Gi"})
 
 
-@pytest.mark.parametrize("part", [WorldSpec, HostSpec, HostsSpec, VmSpec, VmsSpec], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "part", [WorldSpec, HostSpec, HostsSpec, VmSpec, VmsSpec, NetworkEntry], ids=lambda one: one.__name__
+)
 def test_the_page_names_every_member(part: type[Any]) -> None:
     names = [one.encode_name for one in msgspec.structs.fields(part)]
     assert [name for name in names if f"`{name}`" not in PAGE] == []

@@ -5,13 +5,13 @@ here gives the port back to it, and the port requests another chassis. What is r
 
 * the host's own ovn-controller says that its flows are as the row is; or
 * the host is taken off the overlay: its chassis, of which ovn-controller reports nothing any more, is removed, and
-  every other chassis says that its tunnels are as the chassis are. That is no proof for a localnet network, where a
-  host sends without a tunnel.
+  every other chassis says that its tunnels are as the chassis are, but for those of hosts that are proven to be off.
+  That is no proof for a localnet network, where a host sends without a tunnel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from outlive.base.logging import get_logger
@@ -29,10 +29,11 @@ from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
 from outlive.network.own_vms import isolated_hosts
 from outlive.network.owners import external_ids
 from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb, chassis_name
+from outlive.node.membership.states import is_dead
 from outlive.node.ports import CutReport
-from outlive.resources import Hypervisor
+from outlive.resources import Hypervisor, Membership
 from outlive.resources.networks import interface_id
-from outlive.store import Store, read
+from outlive.store import Store, list_all, read
 
 PART: Final = 50
 """Ports of one transaction: each has two rows at most."""
@@ -40,6 +41,8 @@ OBEYS_S: Final = 2.0
 """How long the host's own ovn-controller may take, before the host is taken off the overlay."""
 OTHERS_S: Final = 5.0
 """How long the other chassis may take to remove their tunnels to it."""
+OFF: Final = frozenset({"power", "watchdog", "operator"})
+"""Proofs after which a host does not forward packets: one that has cleaned up what it ran still does."""
 _log = get_logger("drivers.ovn")
 
 
@@ -60,14 +63,20 @@ class OvnReadDatabase(SouthboundDb, Protocol):
 
 
 class OvnCuts(ArrivedPorts):
-    """See the module. ``chassis_of``: the name of a host's chassis. Connections are made at the first use."""
+    """See the module. ``chassis_of``: the name of a host's chassis; ``hosts_off``: hosts that are proven to be off.
+    Connections are made at the first use."""
 
     def __init__(
-        self, northbound: OvnDatabase, southbound: OvnReadDatabase, chassis_of: Callable[[str], Awaitable[str]]
+        self,
+        northbound: OvnDatabase,
+        southbound: OvnReadDatabase,
+        chassis_of: Callable[[str], Awaitable[str]],
+        hosts_off: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
         self._nb = northbound
         self._sb = southbound
         self._chassis_of = chassis_of
+        self._hosts_off = hosts_off
         self._started = False
         self._numbers: dict[str, int] = {}
         """Host → the change of rows, or of chassis, that has to have arrived; of this process."""
@@ -99,7 +108,8 @@ class OvnCuts(ArrivedPorts):
         if not obeyed.done and any(one.name == chassis for one in await sb.chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
             await sb.forget_chassis(chassis)
-            others = [one.name for one in await sb.chassis() if one.name != chassis]
+            off = await self._chassis_off()
+            others = [one.name for one in await sb.chassis() if one.name != chassis and one.name not in off]
             later = await nb.renumber(comment=f"{host} is off the overlay")
             self._numbers[host] = max(self._numbers.get(host, 0), later.nb_cfg)
             await nb.applied(later, on=others, limit_s=OTHERS_S)
@@ -114,7 +124,8 @@ class OvnCuts(ArrivedPorts):
         number = self._numbers.get(host)
         if number is None:  # another process ordered it: all that was ordered until now counts
             number = self._numbers[host] = (await nb.renumber(comment=f"is {host} isolated")).nb_cfg
-        known = {one.name: one for one in await sb.chassis()}
+        off = await self._chassis_off() - {chassis}
+        known = {one.name: one for one in await sb.chassis() if one.name not in off}
         obeys, is_off, behind = arrived(chassis, known, number)
         scope = []
         for row in marked:
@@ -131,6 +142,10 @@ class OvnCuts(ArrivedPorts):
             evidence=evidence if scope else "",
             unanswered="" if obeys or is_off else f"chassis {', '.join(behind[:3])} has not confirmed change {number}",
         )
+
+    async def _chassis_off(self) -> set[str]:
+        """Chassis that have no power: they confirm nothing, and nobody reaches anybody through them."""
+        return {await self._chassis_of(host) for host in await self._hosts_off()}
 
     async def lift(self, host: str, epoch: int) -> None:
         """As ``CutPort``; the network controller plans the ports anew."""
@@ -193,6 +208,19 @@ async def _own_ports(nb: NorthboundDb) -> list[Columns]:
     return [
         row for row in rows.get(PORTS, []) if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and row.get("name")
     ]
+
+
+def find_hosts_off(store: Store) -> Callable[[], Awaitable[Sequence[str]]]:
+    """What says which hosts are proven to be off, and have not come back."""
+
+    async def find() -> Sequence[str]:
+        return [
+            member.name
+            async for member in list_all(store, Membership, whole=True)
+            if is_dead(member.record) and member.record.proof is not None and member.record.proof.kind in OFF
+        ]
+
+    return find
 
 
 def host_chassis(store: Store, southbound: SouthboundDb) -> Callable[[str], Awaitable[str]]:

@@ -124,8 +124,6 @@ class OvnNetwork(NetworkPort):
 
     async def plug(self, vm: VirtualMachine) -> VirtualMachine:
         """As ``NetworkPort``."""
-        if not vm.spec.definition:
-            return vm
         ids = {
             one.number: one.interface
             for one in await self.plugged_ports(vm)
@@ -133,7 +131,7 @@ class OvnNetwork(NetworkPort):
         }
         if not ids:
             return vm
-        definition = with_interface_ids(vm.spec.definition, ids)
+        definition = with_interface_ids(vm.spec.definition, ids) if vm.spec.definition else ""
         ports = tuple(ids.get(number, defined) for number, defined in enumerate(vm.spec.ports))
         return msgspec.structs.replace(vm, spec=msgspec.structs.replace(vm.spec, definition=definition, ports=ports))
 

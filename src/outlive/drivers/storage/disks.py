@@ -175,9 +175,10 @@ class Cuts:
         self._parts[kind] = part
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
-        """By each of them; the first that fails is raised after all were asked."""
+        """By each of them; one that fails spoils no other: what was shut out is read back. Where all fail, the first
+        error."""
         meant = tuple(one for one in scope if not is_option(one.removeprefix("disk:")))
-        await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host)
+        await self._all(lambda part: part.cut(host, epoch, meant), self._meant(meant), host, some_will_do=True)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """What all parts that answer say, asked at once; the first error where none does. One that does not answer is

@@ -11,6 +11,7 @@ from typing import Final
 from outlive.base.random import Random
 from outlive.simulation.faults.accidents import ACCIDENTAL, GRAY
 from outlive.simulation.faults.draw import FROM_S, UNTIL_S, Draw, Fault, Kind
+from outlive.simulation.faults.networks import network_faults
 from outlive.simulation.faults.operations import ASKED_FOR
 from outlive.simulation.faults.sales import sales
 from outlive.simulation.spec import HostSpec, WorldSpec
@@ -55,6 +56,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
     unprotect(random.fork("unprotect"), draw)
     sales(random.fork("sales"), draw)
     deletions(random.fork("deletions"), draw)
+    network_faults(random.fork("networks"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 

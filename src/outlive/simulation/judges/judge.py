@@ -11,8 +11,10 @@ from collections.abc import Collection
 from typing import Final
 
 from outlive.guard.states import State
+from outlive.network.operations import Rows
 from outlive.resources import Coverage, Hypervisor, Membership, Reservation, Resource, VirtualMachine
 from outlive.simulation.judges.commitments import Batches, Wanted
+from outlive.simulation.judges.networks import contradictions, network_is_right, rows_left_over
 from outlive.simulation.judges.proofs import (
     condemned_in_silence,
     dead_with_proof,
@@ -96,6 +98,16 @@ class Judge:
         for vm in list(self.truth.hypervisors[host].domains):
             self._running(vm)
 
+    def committed(self, before: Rows, after: Rows) -> None:
+        """OVN has other rows from now on: they contradict nowhere."""
+        for subject, text in contradictions(after) if after is not before else ():
+            self._found("rows", subject, text)
+
+    def switched(self) -> None:
+        """Packets go elsewhere from now on: a chassis has other flows, or a guest was heard."""
+        for vm in self.truth.holding:
+            self._present(vm)
+
     def wrote(self, write: Write, author: Author) -> None:
         """A write counts from now on."""
         truth, before, after = self.truth, write.before, write.after
@@ -176,6 +188,8 @@ class Judge:
             self._found("S4", name, text)
         for name, text in instances_are_counted_once(self.truth):
             self._found("room", name, text)
+        for name, text in (*network_is_right(self.truth, recent), *rows_left_over(self.truth)):
+            self._found("network", name, text)
 
     def covered(self) -> None:
         """S3, once the last change is a second old."""
@@ -203,8 +217,11 @@ class Judge:
         self._found("S1a", vm, one_writer(self.truth, vm))
         self._found("S1a", vm, one_vm_writes(self.truth, vm))
         self._found("S1a", vm, never_from_the_past(self.truth, vm))
-        self._found("S1b", vm, one_presence(self.truth, vm))
+        self._present(vm)
         self._held(vm)
+
+    def _present(self, vm: str) -> None:
+        self._found("S1b", vm, one_presence(self.truth, vm))
 
     def _held(self, vm: str) -> None:
         self._found("held", vm, held_where_it_runs(self.truth, vm, self.truth.vm(vm)))

@@ -13,6 +13,7 @@ from outlive.resources.memberships import Cut
 from outlive.simulation.disks import Disks
 from outlive.simulation.history import History, HistoryEvent
 from outlive.simulation.hypervisors import SimHypervisor
+from outlive.simulation.network.fabric import Fabric
 from outlive.simulation.stores import WorldStore
 
 VIOLATIONS_LIMIT = 50
@@ -60,6 +61,8 @@ class Truth:
     """Host and order (``spec.fencing.requested``) where somebody asked for a fence, called off since or not."""
     deleted: dict[str, None] = field(default_factory=dict)
     """VMs that somebody deleted."""
+    fabric: Fabric | None = None
+    """OVN, where VMs have networks there."""
     daemons: bool = True
     """Whether hosts run our daemon."""
     restored: bool = False
@@ -80,7 +83,19 @@ class Truth:
         domain = self.hypervisors[host].domains[vm]
         if self.disks.reaches_disks(host, domain):
             return True
-        return self.disks.reaches_network(host, domain) and not domain.accept_duplicate
+        return self.answers(host, vm) and not domain.accept_duplicate
+
+    def answers(self, host: str, vm: str) -> bool:
+        """Whether the running domain there answers at any address of it: as OVN has it for interfaces that are there,
+        else unless it is shut out of the port."""
+        domain = self.hypervisors[host].domains[vm]
+        own = self.fabric.ports_of(vm) if self.fabric is not None else ()
+        if self.fabric is None or not own:
+            return self.disks.reaches_network(host, domain)
+        if any(self.fabric.answers(host, port) for port in own):
+            return True
+        others = tuple(one for one in domain.ports if self.fabric.vm_of(one) != vm)
+        return bool(others) and self.disks.reaches_network(host, domain, others)
 
     def noticed(self, host: str, vm: str) -> None:
         """Its domain on that host came, changed or went."""

@@ -58,9 +58,7 @@ def one_presence(truth: Truth, vm: str) -> str:
     hosts = truth.holding.get(vm, ())
     if len(hosts) < 2:
         return ""
-    there = [
-        host for host in truth.running(vm) if truth.disks.reaches_network(host, truth.hypervisors[host].domains[vm])
-    ]
+    there = [host for host in truth.running(vm) if truth.answers(host, vm)]
     if len(there) < 2:
         return ""
     excepted = [

@@ -19,15 +19,39 @@ TRIES: Final = 5
 POLL_S: Final = 0.01
 
 
+class OvnClient:
+    """The process that is connected: nothing ever happens to this one."""
+
+    async def travel(self, clock: Clock, seconds: float) -> None:
+        """Wait for so long; does not return where the process ended meanwhile."""
+        await clock.sleep(seconds)
+
+    def reaches(self) -> bool:
+        """Whether the databases are reached from where it runs."""
+        return True
+
+    def crash(self) -> None:
+        """It dies; does not return."""
+        raise AssertionError("this process does not die")
+
+
 class SimulatedNorthbound:
     """See the protocol."""
 
-    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random) -> None:
+    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random, process: OvnClient | None = None) -> None:
         self._ovn = ovn
         self._clock = clock
         self._random = random
+        self._process = process or OvnClient()
         self._changes = ChangeBatches()
         ovn.listeners.append(self._note)
+
+    async def start(self) -> None:
+        """It is connected from the beginning."""
+
+    def close(self) -> None:
+        """Hear of no changes any more."""
+        self._ovn.listeners.remove(self._note)
 
     async def rows(self, scope: Scope = Scope()) -> Rows:
         """See the protocol."""
@@ -50,6 +74,8 @@ class SimulatedNorthbound:
             fault = faults.transactions.pop(0) if faults.transactions else None
             if fault == OvnFault.LOST_BEFORE:
                 raise Unknown("the connection was lost before the commit")
+            if fault == OvnFault.CRASH_BEFORE:
+                self._process.crash()
             if fault == OvnFault.OVERTAKEN or _touched(read, ops) != _touched(self._ovn.rows, ops):
                 continue
             try:
@@ -58,6 +84,8 @@ class SimulatedNorthbound:
                 raise Refused(f"{comment!r} is refused: {error.args[0]}") from None
             if fault == OvnFault.LOST_AFTER:
                 raise Unknown("the connection was lost after the commit")
+            if fault == OvnFault.CRASH_AFTER:
+                self._process.crash()
             return Receipt(ops=tuple(effective), nb_cfg=number if numbered else 0)
         raise Conflict(f"others changed the rows of {comment!r} each of {TRIES} times")
 
@@ -71,7 +99,8 @@ class SimulatedNorthbound:
         end = self._clock.monotonic() + limit_s
         while True:
             await self._travel()
-            self._ovn.catch_up()
+            if self._ovn.defer is None:
+                self._ovn.catch_up()
             reports = {one.name: one.nb_cfg for one in self._ovn.registered()}
             behind = tuple(sorted(name for name in on if reports.get(name, -1) < receipt.nb_cfg))
             done = not behind and not self._ovn.faults.northd_down
@@ -103,20 +132,31 @@ class SimulatedNorthbound:
 
     async def _travel(self) -> None:
         faults = self._ovn.faults
-        await self._clock.sleep(self._random.uniform(*faults.latency_s))
-        if faults.northbound_down:
+        await self._process.travel(self._clock, self._random.uniform(*faults.latency_s))
+        if faults.northbound_down or not self._process.reaches():
             raise Unavailable("the northbound database does not answer")
 
 
 class SimulatedSouthbound:
     """See the protocol."""
 
-    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random) -> None:
+    def __init__(self, ovn: SimulatedOvn, clock: Clock, random: Random, process: OvnClient | None = None) -> None:
         self._ovn = ovn
         self._clock = clock
         self._random = random
+        self._process = process or OvnClient()
         self._changes = ChangeBatches()
-        ovn.binding_listeners.append(lambda port: self._changes.publish(frozenset({port})))
+        ovn.binding_listeners.append(self._note)
+
+    async def start(self) -> None:
+        """It is connected from the beginning."""
+
+    def close(self) -> None:
+        """Hear of no changes any more."""
+        self._ovn.binding_listeners.remove(self._note)
+
+    def _note(self, port: str) -> None:
+        self._changes.publish(frozenset({port}) if port else frozenset())
 
     async def binding(self, port: str) -> Binding | None:
         """See the protocol."""
@@ -149,8 +189,8 @@ class SimulatedSouthbound:
 
     async def _travel(self) -> None:
         faults = self._ovn.faults
-        await self._clock.sleep(self._random.uniform(*faults.latency_s))
-        if faults.southbound_down:
+        await self._process.travel(self._clock, self._random.uniform(*faults.latency_s))
+        if faults.southbound_down or not self._process.reaches():
             raise Unavailable("the southbound database does not answer")
 
 
@@ -170,6 +210,8 @@ def _changed_names(before: Rows, after: Rows) -> frozenset[str]:
     names: set[str] = set()
     for table in {*before, *after}:
         old, new = before.get(table, []), after.get(table, [])
+        same = {id(row) for row in old} & {id(row) for row in new}
+        old, new = ([row for row in rows if id(row) not in same] for rows in (old, new))
         gone = [row for row in old if not any(is_same_row(row, one) for one in new)]
         come = [row for row in new if not any(is_same_row(row, one) for one in old)]
         names.update(name for row in (*gone, *come) for name in row_names(table, row))

@@ -8,7 +8,8 @@ lives changes a binding, so a dead one keeps its own, and the port stays up.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -47,6 +48,10 @@ class OvnFault(enum.StrEnum):
     LOST_AFTER = "lost after commit"
     OVERTAKEN = "overtaken"
     """Somebody else writes the same rows first."""
+    CRASH_BEFORE = "crash before commit"
+    """The process that commits dies; nothing was committed."""
+    CRASH_AFTER = "crash after commit"
+    """It dies before it learns that it has committed."""
 
 
 class OvnFaults(msgspec.Struct, kw_only=True):
@@ -58,21 +63,37 @@ class OvnFaults(msgspec.Struct, kw_only=True):
     latency_s: tuple[float, float] = (0.001, 0.005)
     """Of each call, drawn between these."""
     event_delay_s: float = 0.0
-    transactions: list[OvnFault] = []
-    """Of the next ones, each once."""
+    transactions: list[OvnFault | None] = []
+    """Of the next ones, each once; ``None``: it goes well."""
+
+
+class InstalledFlows(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chassis works by: rows and bindings as it had them last."""
+
+    rows: Rows = {}
+    bindings: Mapping[str, Binding] = {}
 
 
 class SimulatedChassis(msgspec.Struct, kw_only=True):
     """A chassis."""
 
     name: str
+    hostname: str = ""
     encap_ip: str = ""
     alive: bool = True
+    """It has power, and its ovn-controller follows the database."""
+    announces: bool = True
+    """Its ovn-controller runs, so that a guest that speaks is heard; it may be without a database."""
+    registered: bool = True
+    """It has a row."""
     nb_cfg: int = 0
+    flows: InstalledFlows = InstalledFlows()
+    activated: set[str] = msgspec.field(default_factory=set)
+    """Ports that are additional here, and whose guest has spoken."""
 
 
 class SimulatedOvn:
-    """See the module. Listeners are called with the rows before and after, and who wrote them (``None``: a restore)."""
+    """See the module. ``changed`` of each listener is called with the rows before and after, and who wrote them."""
 
     def __init__(self, *chassis: str, version: str = VERSION) -> None:
         self.rows: Rows = {}
@@ -81,11 +102,24 @@ class SimulatedOvn:
         self.nb_cfg = 0
         self.faults = OvnFaults()
         self.chassis = {name: SimulatedChassis(name=name) for name in chassis}
-        self.bindings: dict[str, Binding] = {}
+        self.southbound: Rows = {}
+        """The rows that northd has translated."""
+        self.bindings: Mapping[str, Binding] = {}
         self.learned: dict[str, set[str]] = {}
         """MACs by address."""
         self.listeners: list[Callable[[Rows, Rows, object], None]] = []
         self.binding_listeners: list[Callable[[str], None]] = []
+        self.flow_listeners: list[Callable[[], None]] = []
+        """Called when a chassis has other flows."""
+        self.defer: Callable[[Callable[[], None]], None] | None = None
+        """Has northd, and each chassis, do something a little later; ``None``: at once."""
+        self._waiting: set[str] = set()
+        """Chassis that are about to install flows."""
+        self._ports: dict[str, Columns] = {}
+        """Ports that northd has translated."""
+        self._translated = 0
+        """The number of the last change of them."""
+        self._keys = 0
         self._plugged: dict[str, list[str]] = {}
         """By port the chassis that have its interface, the last one last."""
 
@@ -117,82 +151,143 @@ class SimulatedOvn:
         self._replace(apply(rows, ()), None)
 
     def reconnect(self) -> None:
-        """All connections to the northbound database are made anew."""
+        """All connections to the databases are made anew."""
         self._replace(self.rows, None)
+        self._tell([""])
 
     def _replace(self, rows: Rows, writer: object) -> None:
         before, self.rows = self.rows, rows
-        for listener in self.listeners:
+        if self.defer is None:
+            self.catch_up()
+        else:
+            self.defer(self.catch_up)
+        for listener in list(self.listeners):
             listener(before, rows, writer)
-        self.catch_up()
 
     # --- chassis
 
     def catch_up(self) -> None:
         """Northd, unless it is down, and the living chassis do what has been written."""
-        if self.faults.northd_down:
+        if self.faults.southbound_down:
             return
-        rows = {row["name"]: row for row in self.rows.get(PORTS, [])}
-        for port in sorted({*self.bindings, *rows}):
-            self._bind(port, rows.get(port))
-        for one in self.chassis.values():
-            if one.alive:
-                one.nb_cfg = self.nb_cfg
+        if not self.faults.northd_down:
+            self.southbound, self._translated = self.rows, self.nb_cfg
+            self._ports = {row["name"]: row for row in self.rows.get(PORTS, []) if row.get("name")}
+        self._settle(sorted({*self.bindings, *self._ports}))
+
+    def add_chassis(self, name: str, hostname: str) -> None:
+        """One that has never run."""
+        self.chassis[name] = SimulatedChassis(
+            name=name, hostname=hostname, alive=False, announces=False, registered=False
+        )
 
     def plug(self, port: str, chassis: str) -> None:
         """An interface of the port comes to a chassis."""
         self._plugged.setdefault(port, []).append(chassis)
-        self.catch_up()
+        self._settle([port])
 
     def unplug(self, port: str, chassis: str) -> None:
         """It goes."""
         if chassis in self._plugged.get(port, []):
             self._plugged[port].remove(chassis)
-        self.catch_up()
+        self._settle([port])
+
+    def is_plugged(self, port: str, chassis: str) -> bool:
+        """True if the chassis has an interface of the port."""
+        return chassis in self._plugged.get(port, ())
 
     def kill(self, chassis: str) -> None:
-        """The chassis loses power, and with it its interfaces."""
-        self.chassis[chassis].alive = False
+        """The chassis loses power, and with it its interfaces and flows."""
+        one = self.chassis[chassis]
+        one.alive = one.announces = False
+        one.flows = InstalledFlows()
+        one.activated.clear()
         for there in self._plugged.values():
-            there[:] = [one for one in there if one != chassis]
+            there[:] = [other for other in there if other != chassis]
+
+    def freeze(self, chassis: str, *, announces: bool = False) -> None:
+        """It does not follow the database any more; interfaces and flows stay as they are."""
+        one = self.chassis[chassis]
+        one.alive, one.announces = False, announces
 
     def revive(self, chassis: str) -> None:
-        """It boots, with no interfaces."""
-        self.chassis[chassis].alive = True
+        """It follows the database again; one that boots has no interfaces."""
+        one = self.chassis[chassis]
+        one.alive = one.announces = True
         self.catch_up()
 
     def forget(self, chassis: str) -> None:
         """Remove its row; a living one registers again at once."""
         if not self.chassis[chassis].alive:
-            del self.chassis[chassis]
+            self.chassis[chassis].registered = False
             self.catch_up()
 
     def announce(self, port: str, chassis: str) -> None:
-        """The guest speaks on a chassis: one that waits for that is activated."""
+        """The guest speaks on a chassis: one that waits for that is activated, by itself."""
+        one = self.chassis[chassis]
+        own = one.flows.bindings.get(port)
+        if not one.announces or own is None or chassis not in own.additional_chassis:
+            return
+        one.activated.add(port)
         binding = self.bindings.get(port)
-        if binding is not None and chassis in binding.additional_chassis and chassis not in binding.activated:
+        known = binding is not None and chassis in binding.additional_chassis and chassis not in binding.activated
+        if known and binding is not None and one.alive and not self.faults.southbound_down:
             self._set(msgspec.structs.replace(binding, activated=(*binding.activated, chassis)))
+            self._install()
+        self._tell([port])
+        for listener in list(self.flow_listeners):
+            listener()
 
     def registered(self) -> list[Chassis]:
         """All chassis that have a row."""
         found = (
-            Chassis(name=one.name, hostname=one.name, nb_cfg=one.nb_cfg, encap_ip=one.encap_ip)
+            Chassis(name=one.name, hostname=one.hostname or one.name, nb_cfg=one.nb_cfg, encap_ip=one.encap_ip)
             for one in self.chassis.values()
+            if one.registered
         )
         return sorted(found, key=lambda one: one.name)
 
-    def _bind(self, port: str, row: Columns | None) -> None:
-        """Make the binding of a port what the living chassis make of it."""
-        if row is None:
-            self.bindings.pop(port, None)
-            self._publish(port)
+    def _settle(self, ports: Iterable[str]) -> None:
+        """The living chassis bind these ports, and install what there is now."""
+        if self.faults.southbound_down:
             return
-        new = Binding(port=port, datapath=row.get("switch", ""), tunnel_key=len(self.bindings) + 1)
-        old = self.bindings.get(port, new)
-        requested = _requested(row)
-        plugged = self._plugged.get(port, [])
-        # a dead chassis keeps what it has
-        kept = [one for one in (old.chassis, *old.additional_chassis) if one in self.chassis and not self._lives(one)]
+        for one in self.chassis.values():
+            one.registered = one.registered or one.alive
+        changed = [port for port in ports if self._bind(port)]
+        self._install()
+        self._tell(changed)
+
+    def _install(self) -> None:
+        for one in self.chassis.values():
+            if self.defer is None:
+                self._install_on(one)
+            elif one.alive and one.name not in self._waiting:
+                self._waiting.add(one.name)
+                self.defer(partial(self._install_on, one))
+
+    def _install_on(self, one: SimulatedChassis) -> None:
+        self._waiting.discard(one.name)
+        if not one.alive or self.faults.southbound_down:
+            return
+        one.nb_cfg, one.flows = self._translated, InstalledFlows(rows=self.southbound, bindings=self.bindings)
+        one.activated = {port for port in one.activated if one.name in _additional(self.bindings.get(port))}
+        for listener in list(self.flow_listeners):
+            listener()
+
+    def _bind(self, port: str) -> bool:
+        """What the living chassis make of a port; whether that is new."""
+        row, old = self._ports.get(port), self.bindings.get(port)
+        if row is None:
+            if old is not None:
+                self.bindings = {name: one for name, one in self.bindings.items() if name != port}
+            return old is not None
+        if old is None:
+            self._keys += 1
+            old = Binding(port=port, datapath=row.get("switch", ""), tunnel_key=self._keys)
+        requested = self._requested(row)
+        plugged = [one for one in self._plugged.get(port, []) if self._lives(one)]
+        # a dead chassis keeps what it has, as long as it has a row
+        kept = [one for one in (old.chassis, *old.additional_chassis) if one and self._is_dead(one)]
         bound = [one for one in requested if one in plugged or one in kept]
         if requested:
             chassis = requested[0] if requested[0] in bound else ""
@@ -210,21 +305,31 @@ class SimulatedOvn:
             datapath=old.datapath,
             tunnel_key=old.tunnel_key,
         )
-        if new != self.bindings.get(port):
-            self._set(new)
+        if new == self.bindings.get(port):
+            return False
+        self._set(new)
+        return True
 
     def _lives(self, chassis: str) -> bool:
         return chassis in self.chassis and self.chassis[chassis].alive
 
+    def _is_dead(self, chassis: str) -> bool:
+        return chassis in self.chassis and self.chassis[chassis].registered and not self.chassis[chassis].alive
+
+    def _requested(self, row: Columns) -> list[str]:
+        """The chassis that the port requests, by name or by host name."""
+        text = row.get("options", {}).get(REQUESTED, "")
+        named = {one.hostname: one.name for one in self.chassis.values() if one.hostname}
+        return [named.get(one, one) for one in text.split(",") if one]
+
     def _set(self, binding: Binding) -> None:
-        self.bindings[binding.port] = binding
-        self._publish(binding.port)
+        self.bindings = {**self.bindings, binding.port: binding}
 
-    def _publish(self, port: str) -> None:
-        for listener in self.binding_listeners:
-            listener(port)
+    def _tell(self, ports: Iterable[str]) -> None:
+        for port in ports:
+            for listener in list(self.binding_listeners):
+                listener(port)
 
 
-def _requested(row: Columns) -> list[str]:
-    text = row.get("options", {}).get(REQUESTED, "")
-    return [one for one in text.split(",") if one]
+def _additional(binding: Binding | None) -> tuple[str, ...]:
+    return binding.additional_chassis if binding is not None else ()
