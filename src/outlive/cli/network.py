@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -15,13 +15,11 @@ from outlive.base.random import system_random
 from outlive.cli.access import WriteAccess, require_server
 from outlive.cli.commands import command, group
 from outlive.cli.output import Output, Report, fault_blocks, table, write
+from outlive.network.names import CHECK_PATH, TRACE_PATH
 from outlive.resources import VirtualMachinePort, VirtualNetwork
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, read
 from outlive.store.naming import find_vm
-
-CHECK_PATH: Final = "/network/check"
-TRACE_PATH: Final = "/network/trace"
 
 app = group("Networks of VMs in OVN: check, trace, and what nodes announce for VMs that are pods.")
 

@@ -24,7 +24,6 @@ from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger, reopen_log
 from outlive.base.phrases import count_of
 from outlive.base.random import system_random
-from outlive.cli.network import CHECK_PATH, TRACE_PATH
 from outlive.cli.notify import TEST_PATH
 from outlive.cli.output import write
 from outlive.cli.settings import SETTINGS_PATH, served_settings
@@ -118,6 +117,7 @@ async def serve(
     from outlive.drivers.audit_files import AUDIT_DIRECTORY, AuditFiles
     from outlive.drivers.backup_files import BackupDownload, BackupFolder
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
+    from outlive.network.names import CHECK_PATH, TRACE_PATH
     from outlive.resources import ObjectRef
     from outlive.resources.cluster import CLUSTER
     from outlive.resources.reasons.faults import FaultCode

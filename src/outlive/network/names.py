@@ -50,6 +50,11 @@ ISOLATED_KEY: Final = "outlive.dev/isolated."
 NOBODY: Final = "outlive-isolated"
 """A chassis that does not exist: a port that requests it is bound nowhere."""
 
+CHECK_PATH: Final = "/network/check"
+"""Where a server compares OVN with what should be …"""
+TRACE_PATH: Final = "/network/trace"
+"""… and follows packets."""
+
 POD_NETWORKS: Final = f"{PREFIX}/pod-networks"
 ROUTED: Final = "routed"
 LAYER2: Final = "layer2"
