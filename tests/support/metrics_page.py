@@ -19,12 +19,13 @@ from outlive.commitments.ports import CommitmentSource, ProjectSource
 from outlive.failover.ports import Inline
 from outlive.failover.report.metrics import host_metrics, reservation_metrics
 from outlive.inventory.ports import InventorySource
+from outlive.network.ports import NorthboundDb, SouthboundDb
 from outlive.node import storage_statistics
 from outlive.node.vm.context import NodeSettings
 from outlive.recovery.cluster_gauges import ClusterFigures, cluster_metrics
 from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
-from outlive.roles.up import Limes, Ports, UpRole
+from outlive.roles.up import Limes, NetworkDatabases, Ports, UpRole
 from outlive.runtime.backups import BackupKeeper, BackupSettings
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import NotifierPorts
@@ -90,6 +91,7 @@ def _server_rows() -> list[MetricRow]:
             inventory=cast("InventorySource", NOBODY),
             limes=Limes(cast("ProjectSource", NOBODY), cast("CommitmentSource", NOBODY)),
             notify=NotifierPorts({}),
+            network=NetworkDatabases(cast("NorthboundDb", NOBODY), cast("SouthboundDb", NOBODY)),
         ),
         identity="page",
         clock=clock,
@@ -138,8 +140,10 @@ def _found() -> dict[str, list[MetricRow]]:
 
 
 def metric_names() -> set[str]:
-    """Names of all metrics, with the default prefix, and without the endings of counters and histograms."""
-    return {row.name for rows in _found().values() for row in rows}
+    """Names of all metrics, with the default prefix; of histograms also with their endings."""
+    rows = [row for found in _found().values() for row in found]
+    endings = {f"{row.name}_{end}" for row in rows if row.kind == "histogram" for end in ("bucket", "sum", "count")}
+    return {row.name for row in rows} | endings
 
 
 def metrics_text() -> str:

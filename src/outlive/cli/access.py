@@ -123,11 +123,12 @@ class Access:
         return await self._local(write, or_empty)
 
     def _offline(self, path: Path) -> Store:
+        from outlive.network.host_limits import with_host_limits
         from outlive.resources.state import decode_state
 
         state = decode_state(read_input(path), str(path))
         self.taken_at, self.taken_sight = state.taken_at, state.sight
-        return self.in_memory(state.objects)
+        return self.in_memory(with_host_limits(state.objects))
 
     def in_memory(self, objects: Iterable[Resource] = ()) -> MemoryStore:
         """A store of its own with these objects."""

@@ -32,6 +32,7 @@ from outlive.drivers.files import read_input, write_output
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
 from outlive.drivers.openstack_inventory import read_openstack
 from outlive.inventory.check import ImportOptions, check_inventory, check_leaving_out
+from outlive.inventory.network_ports import KnownNetworks, plan_ports
 from outlive.inventory.node_config import fencing_lines, read_node_config
 from outlive.inventory.places import place_vms
 from outlive.inventory.plan import after, notices, plan_import
@@ -42,10 +43,12 @@ from outlive.inventory.write import apply_import, read_existing
 from outlive.node.fencing.policy import VALIDATE_FENCING
 from outlive.placement.request import HYPERVISOR_TYPE
 from outlive.placement.settings import PlacementSettings
+from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.codec import to_builtins
 from outlive.resources.documents import Problem, Problems
 from outlive.resources.reasons import render
 from outlive.runtime.config import FILE_BYTES, parse_settings
+from outlive.store import list_all
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.costs import PlanCost
@@ -193,6 +196,38 @@ async def import_csv(
         if vms is not None:
             source.read_vms(vms, vm_columns, inventory, where=selection.vms, progress=bar.at, decimal=decimal)
     await _import(access, output, inventory, taken, choice)
+
+
+@command(app, "ports")
+async def import_ports(
+    access: Access,
+    output: Report,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV file of ports.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Import ports with addresses that somebody else gave: columns vm, network, mac, addresses, interface."""
+    inventory = Inventory(what="csv")
+    with progress("bytes read") as bar:
+        records = source.read_ports(file, inventory, bar.at)
+    async with access.open(write=not dry_run) as store:
+        known = KnownNetworks(
+            {one.name: one async for one in list_all(store, VirtualMachine)},
+            {one.name: one async for one in list_all(store, VirtualNetwork)},
+            {one.name: one async for one in list_all(store, VirtualMachinePort)},
+        )
+        ports = plan_ports(records, known, inventory.problems)
+        inventory.problems.check()
+        created = [one for one in ports if one.name not in known.ports]
+        with progress("ports written", len(ports)) as bar:
+            for number, port in enumerate(() if dry_run else ports, 1):
+                await (store.replace(port) if port.name in known.ports else store.create(port))
+                bar.at(number)
+    said = [{"code": one.code, "message": render(one).text, "remedy": render(one).remedy} for one in inventory.notices]
+    counts = {"created": len(created), "updated": len(ports) - len(created), "unchanged": len(records) - len(ports)}
+    document = {"dryRun": dry_run, "ports": counts, "notices": said}
+    titles = tuple(f"to be {one}" if dry_run and one != "unchanged" else one for one in counts)
+    row = ("ports", *counts.values())
+    output.show(document, lambda: [table(("", *titles), [row], numbers=titles), *(one["message"] for one in said)])
 
 
 @command(app, "proxmox")

@@ -65,11 +65,11 @@ COMMANDS: Final[dict[str, Entry]] = {
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty hosts of their VMs."),
     "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
+    "network": Entry("network", "Networks of VMs: check, trace, and what nodes announce for VMs that are pods.", "app"),
     "storage": Entry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
     "storage-agent": Entry(
         "storage_agent", "Have pods leave Kubernetes nodes whose DRBD volumes lost quorum: the agent, explain.", "app"
     ),
-    "network": Entry("network", "Networks of VMs: what nodes announce for VMs that are pods.", "app"),
     "ready": Entry("operator", "Make hosts schedulable again."),
     "arm": Entry("operator", "Let hosts empty themselves when they cannot prove that they live."),
     "disarm": Entry("operator", "Disarm hosts again."),

@@ -96,17 +96,25 @@ def port_cuts(config: HostConfig, store: Store) -> CutPort:
     return OvnCuts(northbound, southbound, host_chassis(store, southbound), find_hosts_off(store))
 
 
-def network_port(config: HostConfig, store: Store) -> NetworkPort | None:
+def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort | None:
     """Networks of VMs, where this host is a chassis of OVN."""
     if config.network.driver != "ovn":
         return None
     try:
+        from outlive.drivers.ovn.announcer import PacketAnnouncer
         from outlive.drivers.ovn.host_network import OvnNetwork
         from outlive.drivers.ovn.vswitch import LocalSwitch
     except ImportError:
         remedy = "pip install 'outlive[ovn]'"
         raise BadInput("OVN's library is not installed", place=f"{config.file}: network", remedy=remedy) from None
-    return OvnNetwork(store, LocalSwitch(config.network.switch), config.name, float(config.network.prepare_timeout))
+    return OvnNetwork(
+        store,
+        LocalSwitch(config.network.switch),
+        config.name,
+        float(config.network.prepare_timeout),
+        clock=clock,
+        announcer=PacketAnnouncer(clock),
+    )
 
 
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
@@ -189,7 +197,7 @@ def node_ports(
         keys=cluster_keys(config, server),
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
-        network=network_port(config, store),
+        network=network_port(config, store, clock),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 

@@ -42,7 +42,18 @@ from outlive.cli.questions import ask
 from outlive.cli.tables import TextTable
 from outlive.cli.vm_names import VmColumns, columns_of, uuids_in
 from outlive.drivers.files import read_input
-from outlive.resources import KINDS, Coverage, Event, Fault, Hypervisor, Reservation, Resource, VirtualMachine
+from outlive.resources import (
+    KINDS,
+    Coverage,
+    Event,
+    Fault,
+    Hypervisor,
+    Reservation,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+)
 from outlive.store import Selector, Store, list_all, read
 from outlive.store.naming import find, names_by_id
 
@@ -281,10 +292,15 @@ def _sections(
 
 
 async def _related(store: Store, item: Resource) -> AsyncIterator[tuple[str, list[Resource]]]:
-    """What belongs to the object: a VM's coverage and slots, a host's VMs and slots, a slot's members."""
+    """What belongs to the object: a VM's coverage, slots and ports, a host's VMs and slots, a slot's members, a
+    network's ports."""
     if isinstance(item, VirtualMachine):
         yield "Coverage", [one async for one in list_all(store, Coverage) if one.name == item.name]
         yield "Slots", [one async for one in list_all(store, Reservation) if item.name in _members(one)]
+        if ports := [one async for one in list_all(store, VirtualMachinePort) if one.spec.vm == item.name]:
+            yield "Ports", list[Resource](ports)
+    elif isinstance(item, VirtualNetwork):
+        yield "Ports", [one async for one in list_all(store, VirtualMachinePort) if one.spec.network == item.name]
     elif isinstance(item, Hypervisor):
         from outlive.placement.reservations import blocked_hosts
 

@@ -18,6 +18,7 @@ from outlive.cli.values import amounts, flavor_named, unknown_flavor, words
 from outlive.failover.calls import Caller, pipeline_for
 from outlive.inventory.places import creation_request
 from outlive.placement.request import Intent, PlacementRequest
+from outlive.placement.rules import describe_network_limits
 from outlive.placement.vms import VmView
 from outlive.resources import Amounts, PlacementHistory, condition
 from outlive.resources.placement import history_name
@@ -57,9 +58,10 @@ async def rank(
     async with access.open() as store:
         request = await _request(store, vm=vm, flavor=flavor, cpu=cpu, memory=memory, intent=_intent(intent))
         state = await look(access, store, config, None)
+        limits = describe_network_limits(await find_vm(store, vm)) if vm and explain else []
     request = _narrowed(request, zone=zone, project=project, pipeline=pipeline, hosts=words(*hosts or ()))
     document = state.engine.rank(request, why=explain).document()
-    output.show(document, lambda: _lines(document, explain=explain, wide=output.wide))
+    output.show(document, lambda: [*_lines(document, explain=explain, wide=output.wide), *limits])
     return None if document.ordered_hosts else ExitCode.NO
 
 

@@ -24,6 +24,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger, reopen_log
 from outlive.base.phrases import count_of
 from outlive.base.random import system_random
+from outlive.cli.network import CHECK_PATH, TRACE_PATH
 from outlive.cli.notify import TEST_PATH
 from outlive.cli.output import write
 from outlive.cli.settings import SETTINGS_PATH, served_settings
@@ -260,6 +261,8 @@ async def serve(
             "/failover/tolerance": role.tolerance,
             "/failover/protection": role.protection,
             "/commitments/overview": role.overview,
+            CHECK_PATH: role.check_network,
+            TRACE_PATH: role.trace_network,
             SETTINGS_PATH: planning_settings,
             NAMES_PATH: role.names,
             "/backups": newest_backup,
@@ -450,12 +453,16 @@ async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> Networ
         from outlive.drivers.ovn.northbound import OvnNorthbound
         from outlive.drivers.ovn.replica import set_certificates
         from outlive.drivers.ovn.southbound import OvnSouthbound
+        from outlive.drivers.ovn.trace import OvnTracer
     except ImportError:
         remedy = "pip install 'outlive[ovn]'"
         raise BadInput("OVN's library is not installed", place="network.northbound", remedy=remedy) from None
     from outlive.roles.up import NetworkDatabases
 
+    options: list[str] = []
     if settings.key_file:
+        options = [f"--private-key={settings.key_file}", f"--certificate={settings.certificate_file}"]
+        options.append(f"--ca-cert={settings.ca_file}")
         set_certificates(settings.key_file, settings.certificate_file, settings.ca_file)
     probe_ms = int(1000 * settings.probe)
     southbound = OvnSouthbound(settings.southbound, probe_ms=probe_ms)
@@ -463,7 +470,7 @@ async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> Networ
     for one in (southbound, northbound):
         closing.push_async_callback(one.aclose)
         await one.start()
-    return NetworkDatabases(northbound, southbound)
+    return NetworkDatabases(northbound, southbound, OvnTracer(settings.southbound, *options))
 
 
 def _clusters(settings: RoleSettings, closing: AsyncExitStack) -> tuple[InventoryCluster, ...]:

@@ -25,6 +25,7 @@ from outlive.base.quantity import parse_bytes, parse_milli
 from outlive.drivers.csv_numbers import AmbiguousNumber, NumberForm
 from outlive.drivers.files import open_input
 from outlive.failover.protection import LEVEL_NAME, PRIORITY_LIMIT
+from outlive.inventory.network_ports import IMPORT_PORTS_LIMIT, PortRecord
 from outlive.inventory.records import (
     GROUP_POLICIES,
     IMPORT_HOSTS_LIMIT,
@@ -35,6 +36,7 @@ from outlive.inventory.records import (
 )
 from outlive.inventory.selection import RowCondition, check_columns, selects, unknown_column
 from outlive.resources import Amounts
+from outlive.resources.networks import PORTS_LIMIT
 from outlive.resources.reasons import Reason
 from outlive.resources.reasons.inventory import ImportNotice
 
@@ -43,6 +45,7 @@ VM_FIELDS: Final = (
     "id", "cpu", "memory", "name", "flavor", "host", "zone", "project", "status", "disk", "os_type", "server_group",
     "server_group_policy", "protection", "restart_priority",
 )  # fmt: skip
+PORT_FIELDS: Final = ("vm", "network", "mac", "addresses", "interface")
 DOMAIN_PREFIX: Final = "domain-"
 """Fields such as ``domain-rack`` become failure domain labels."""
 RESOURCE_PREFIX: Final = "resource-"
@@ -216,6 +219,23 @@ def read_vms(
         )
 
 
+def read_ports(path: Path, inventory: Inventory, progress: Progress = lambda a, b: None) -> list[PortRecord]:
+    """The ports that a file lists, several addresses of one between blanks; problems go to the inventory."""
+    table = _Table(path, None, PORT_FIELDS, ("vm", "network", "mac"), ("", ""), inventory, "")
+    inventory.notices.extend(table.unread())
+    return [
+        PortRecord(
+            place=row.place,
+            vm=row.text("vm"),
+            network=row.text("network"),
+            mac=row.text("mac"),
+            addresses=tuple(row.text("addresses").replace(",", " ").replace(";", " ").split()),
+            interface=row.integer("interface", PORTS_LIMIT),
+        )
+        for row in table.rows((), progress, IMPORT_PORTS_LIMIT, lambda one: None)
+    ]
+
+
 class _Row:
     """One row, read by field."""
 
@@ -357,7 +377,8 @@ class _Table:
     def missing(self, field: str) -> None:
         """Refuse a file without a column for a field that is needed."""
         column = next((name for name in self._header if nearest_field(name, self._fields) == field), "COLUMN")
-        remedy = f"say which: {self._option} {field.split()[0]}={column}; the file has {self._shown()}"
+        say = f"say which: {self._option} {field.split()[0]}={column}" if self._option else f"name one {field}"
+        remedy = f"{say}; the file has {self._shown()}"
         raise BadInput(f"no column for {field}", place=f"{self.path}:1", remedy=remedy)
 
     def unread(self, where: Sequence[RowCondition] = ()) -> Iterator[Reason]:

@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -21,25 +22,24 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
-from outlive.network.copies import VmKey
-from outlive.network.informers import BY_MAC, BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
+from outlive.network.events import NetworkEvents
+from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
-from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult
+from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.ports import (
     Binding,
     Chassis,
     NorthboundDb,
     OvnFeatures,
     Receipt,
-    Scope,
     SouthboundDb,
-    chassis_name,
 )
+from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
-    PortFacts,
     VmPlace,
+    host_chassis,
     is_programmed,
     obstacle_of,
     own_port,
@@ -53,7 +53,7 @@ from outlive.resources import (
     VirtualMachinePortStatus,
     VirtualNetwork,
 )
-from outlive.resources.meta import condition, with_condition
+from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
@@ -84,6 +84,12 @@ class _VmRows:
     move: str = ""
     nb_cfg: int = 0
     committed_s: float = 0.0
+    decide_s: float = 0.0
+    """Of the last transaction, from the event …"""
+    commit_s: float = 0.0
+    """… and how long it took."""
+    is_overwritten: bool = False
+    """Whether somebody else has changed its rows since."""
 
 
 class NetworkController:
@@ -111,12 +117,12 @@ class NetworkController:
         self._sb = southbound
         self._decisions = decisions
         self._clock = clock
-        self._emit = emit
+        self._events = NetworkEvents(informers, emit)
         self._max_parallel = max_parallel
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
-        self._switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
@@ -125,7 +131,7 @@ class NetworkController:
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
-        self._prepare_s = metrics.histogram("network_prepare_seconds", "From a migration to a prepared target", ())
+        self._times = StageTimes(northbound, self._writer, metrics)
         self._cleanup = RowCleanup(
             northbound,
             clock,
@@ -162,6 +168,7 @@ class NetworkController:
         manager.add_task("network-bindings", self._follow_bindings, elector=elector, after_sync=True)
         manager.add_task("network-cleanup", self._cleanup.run, elector=elector, after_sync=True)
         manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
+        manager.add_task("network-times", self._times.run, elector=elector)
 
     # Which keys a change asks for
 
@@ -238,6 +245,8 @@ class NetworkController:
             for name in sorted(names):
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
+                    if found in self._vms:
+                        self._vms[found].is_overwritten = True
                     self._add(found)
 
     # Reconciling
@@ -245,7 +254,7 @@ class NetworkController:
     async def reconcile(self, key: str) -> Requeue | None:
         """Bring one VM's rows, or one network's, to what is wanted."""
         if key.startswith(NETWORK_PREFIX):
-            return await self._switches.reconcile(key.removeprefix(NETWORK_PREFIX))
+            return await self.switches.reconcile(key.removeprefix(NETWORK_PREFIX))
         return await self.reconcile_vm(key.removeprefix(VM_PREFIX), "others")
 
     async def reconcile_vm(self, name: str, queue: str) -> Requeue | None:
@@ -273,8 +282,10 @@ class NetworkController:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         for port_name, problem in problems.items():
-            await self._writer.write_port(port_name, _not_programmed(problem))
+            self._events.report_problem(port_name, problem)
+            await self._writer.write_port(port_name, _not_programmed(problem, as_datetime(self._clock.now())))
         move = await self._prepared(name, place, planned, receipt) if place.move else {}
+        self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
             await self._writer.write_port(port_name, self._settled(own, place, binding, move.get(port_name)))
@@ -289,12 +300,8 @@ class NetworkController:
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
-        hosts = {
-            one: found for one in (place.host, place.target) if (found := self.informers.hosts.get(one)) is not None
-        }
-        same_mac = self.informers.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
-        overlaps = self._switches.overlap_of(port.spec.network)
-        problem = obstacle_of(PortFacts(port, network, vm, place, hosts, overlaps, same_mac))
+        overlaps = self.switches.overlap_of(port.spec.network)
+        problem = obstacle_of(self.informers.facts_of(port, vm, place, overlaps))
         if problem is not None:
             return problem
         assert network is not None
@@ -310,44 +317,41 @@ class NetworkController:
         """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
         hosts = [one for one in (place.host, place.target) if one]
         await self._read_chassis(hosts)
-        chassis = {one: self._chassis_of(one) for one in hosts}
+        wanted = OwnVmInput(
+            vm=name,
+            host=place.host or None,
+            target=place.target or None,
+            ports=tuple(planned.values()),
+            chassis={one: self._chassis_of(one) for one in hosts},
+        )
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            given = OwnVmInput(
-                vm=name,
-                host=place.host or None,
-                target=place.target or None,
-                ports=tuple(planned.values()),
-                chassis=chassis,
-                strategies=features.strategies if features.chassis_list else (),
-                fqdn=features.dhcpv6_fqdn,
-                rows=rows,
-            )
+            given = with_rows(wanted, rows, features)
             result = OWN_VM.function(given)
             used[:] = [(given, result)]
             return result.ops
 
-        interfaces = {interface_id(own.interface, own.mode, host): name for own in planned.values() for host in hosts}
-        self._vm_of_port.update(interfaces)
-        scope = Scope(
-            vms=(VmKey(OWN_NAMESPACE, name),),
-            ports=tuple(interfaces),
-            addresses=tuple(one.partition("/")[0] for own in planned.values() for one in own.addresses),
-        )
+        scope = own_vm_scope(wanted)
+        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
         seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
+        decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
-            self._decide_s.labels(queue).observe(max(0.0, began_s - seen_s))
+            self._decide_s.labels(queue).observe(decide_s)
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
         if known.move != place.move:
+            self._events.report_aborted(self.informers.vms.get(name), known.move)
             self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
         if receipt.ops:
             known.nb_cfg = receipt.nb_cfg
-            self._commit_s.observe(max(0.0, self._clock.monotonic() - began_s))
+            known.decide_s, known.commit_s = decide_s, max(0.0, self._clock.monotonic() - began_s)
+            self._commit_s.observe(known.commit_s)
+            if known.is_overwritten:
+                self._events.report_overwritten(name, len(receipt.ops))
             for op in receipt.ops:
                 self._ops.labels(op.op).inc()
             given, result = used[0]
@@ -355,6 +359,7 @@ class NetworkController:
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+        known.is_overwritten = False
         return receipt, used[0][1].foreign
 
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
@@ -367,9 +372,9 @@ class NetworkController:
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        if found is not None and found.spec.chassis:
-            return found.spec.chassis
-        return host if host in self._chassis else chassis_name(host, self._chassis.values())
+        if host in self._chassis and (found is None or not found.spec.chassis):
+            return host
+        return host_chassis(found, host, self._chassis.values())
 
     # What is reported
 
@@ -397,7 +402,8 @@ class NetworkController:
             if problem is None:
                 if reported is None or reported.id != place.move or not reported.prepared:
                     took_s = max(0.0, self._clock.monotonic() - known.committed_s)
-                    self._prepare_s.observe(took_s)
+                    self._times.count_prepared(took_s)
+                    self._events.report_late(name, port_name, place, took_s)
                     moves[port_name] = PortMove(id=place.move, prepared=True, times_ms={"prepare": 1000 * took_s})
                 else:
                     moves[port_name] = reported
@@ -405,6 +411,21 @@ class NetworkController:
                 message = render(problem)
                 moves[port_name] = PortMove(id=place.move, reason=problem.code, message=message.text)
         return moves
+
+    def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:
+        """Have the stages measured of a transaction that gave ports another place."""
+        before = {one: found.status for one in planned if (found := self.informers.ports.get(one)) is not None}
+        switched = tuple(one for one, status in before.items() if status.active_on not in ("", place.host))
+        if not switched or not receipt.ops:
+            return
+        move = next((status.migration for one in switched if (status := before[one]).migration is not None), None)
+        alone = not (self._nb.features().chassis_list and self._nb.features().strategies)
+        twins = frozenset(one for one in switched if planned[one].mode == "twin" or alone)
+        known, chassis = self._vms[name], self._chassis_of(place.host)
+        move_id = move.id if move is not None else ""
+        self._times.measure(
+            SwitchOver(name, move_id, switched, twins, chassis, receipt, known.decide_s, known.commit_s)
+        )
 
     def _settled(self, own: OwnPort, place: VmPlace, binding: Binding | None, move: PortMove | None) -> Any:
         """From the status of a port that OVN has to what it is now."""
@@ -454,10 +475,10 @@ def _name(old: Any, new: Any) -> str:
     return str((new if new is not None else old).name)
 
 
-def _not_programmed(problem: Reason) -> Any:
+def _not_programmed(problem: Reason, at: datetime) -> Any:
+    """From the status of a port to one that says why OVN does not have it."""
+
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-        before = condition(now.conditions, "Programmed")
-        at = before.last_transition_time if before is not None and before.status == "False" else None
         return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
 
     return change

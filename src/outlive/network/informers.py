@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.network.views import PortFacts, VmPlace
 from outlive.resources import (
     Condition,
     Hypervisor,
@@ -57,6 +58,12 @@ class NetworkInformers:
     vms: Informer[VirtualMachine]
     hosts: Informer[Hypervisor]
 
+    def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
+        """What the port is judged by; ``overlaps`` as there."""
+        hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
+        same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
+        return PortFacts(port, self.networks.get(port.spec.network), vm, place, hosts, overlaps, same_mac)
+
 
 class StatusWriter:
     """Writes statuses of ports and networks where they differ from what is there."""
@@ -87,8 +94,8 @@ class StatusWriter:
 
 
 def condition_of(kind: str, problem: Reason | None, at: datetime | None) -> Condition:
-    """True where there is no problem, else false with it."""
+    """True where there is no problem, else false with it and what helps."""
     if problem is None:
         return Condition(type=kind, status="True", last_transition_time=at)
-    message = render(problem).text
+    message = str(render(problem))
     return Condition(type=kind, status="False", reason=problem.code, message=message, last_transition_time=at)

@@ -40,6 +40,7 @@ from outlive.network.names import (
 )
 from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Op, Rows, RowsDraft, delete
 from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
+from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import BY_DESTINATION, is_home_of
 from outlive.network.switch_ports import address_text
 from outlive.resources.networks import PortMode, interface_id
@@ -131,6 +132,24 @@ def requested_chassis(hosts: Sequence[str], isolated: Collection[str], chassis: 
     return [chassis.get(host, host) for host in hosts if host not in isolated] or [NOBODY]
 
 
+def own_vm_scope(given: OwnVmInput) -> Scope:
+    """The rows that the plan of this VM reads."""
+    hosts = [one for one in (given.host, given.target) if one]
+    return Scope(
+        vms=(VmKey(OWN_NAMESPACE, given.vm),),
+        ports=tuple(
+            dict.fromkeys(interface_id(one.interface, one.mode, host) for one in given.ports for host in hosts)
+        ),
+        addresses=tuple(address.partition("/")[0] for one in given.ports for address in one.addresses),
+    )
+
+
+def with_rows(given: OwnVmInput, rows: Rows, features: OvnFeatures) -> OwnVmInput:
+    """The same VM with rows of the database, and what its OVN can do."""
+    strategies = features.strategies if features.chassis_list else ()
+    return msgspec.structs.replace(given, strategies=strategies, fqdn=features.dhcpv6_fqdn, rows=rows)
+
+
 class _Plan:
     """Rows while they are planned, and what the VM is to have."""
 
@@ -153,7 +172,7 @@ class _Plan:
             name = interface_id(port.interface, port.mode, place)
             row: Columns = {
                 "name": name,
-                "switch": _switch(network, place),
+                "switch": switch_on(network, place),
                 "type": None,
                 "port_security": [text] if port.port_security else [],
                 "external_ids": {
@@ -284,7 +303,8 @@ class _Plan:
         return external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER
 
 
-def _switch(network: OwnNetwork, host: str) -> str:
+def switch_on(network: OwnNetwork, host: str) -> str:
+    """The logical switch of the network that a port on this host is on."""
     return hypervisor_switch(host, network.name) if network.type == ROUTED else switch_name(network.name, network.type)
 
 

@@ -148,6 +148,12 @@ class NorthboundDb(Protocol):
         ...
 
 
+async def last_change(northbound: NorthboundDb) -> int:
+    """The number of the last change that chassis were to report; nothing is written for it."""
+    receipt = await northbound.transact(Scope(ports=("",)), lambda _rows, _features: (), comment="last change")
+    return receipt.nb_cfg
+
+
 class SouthboundDb(Protocol):
     """The southbound database of one zone, read only but for ``forget_chassis``. Errors as ``NorthboundDb``."""
 
@@ -169,6 +175,19 @@ class SouthboundDb(Protocol):
 
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """Names of ports whose bindings changed, in batches; endless. An empty set: all may have changed."""
+        ...
+
+    def healthy(self) -> str:
+        """Why it cannot be used now; empty: it can."""
+        ...
+
+
+class PacketTracer(Protocol):
+    """Follows a packet through the logical flows of one zone."""
+
+    async def trace(self, switch: str, flow: str) -> str:
+        """What ``ovn-trace`` prints of a packet that begins on this switch. ``Unavailable``; ``Refused`` with its words
+        where it does not take the packet."""
         ...
 
 

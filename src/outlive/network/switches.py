@@ -91,23 +91,29 @@ class NetworkSwitches:
         return after if after is not None else network
 
     async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> None:
-        spec = network.spec if network is not None else None
-
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            given = TopologyInput(
-                network=name,
-                type=spec.type if spec is not None and spec.type in ("routed", "layer2", "localnet") else None,
-                physical_network=spec.physical_network if spec is not None else "",
-                vlan=spec.vlan if spec is not None else 0,
-                cluster_subnets=tuple(one.cidr for one in spec.subnets) if spec is not None else (),
-                host_subnets=network.status.host_subnets if network is not None else {},
-                travellers={} if features.arp_proxy_full or network is None else self._travellers(network),
-                arp_proxy_full=features.arp_proxy_full,
-                rows=rows,
-            )
-            return plan_topology(given).ops
+            return plan_topology(self.topology_of(name, network, rows, features)).ops
 
         await self._nb.transact(Scope(networks=(name,)), plan, comment=f"network {name}")
+
+    def topology_of(
+        self, name: str, network: VirtualNetwork | None, rows: Rows, features: OvnFeatures
+    ) -> TopologyInput:
+        """What the plan of the network's switches gets; ``network`` is ``None`` where it is gone."""
+        if network is None:
+            return TopologyInput(network=name, rows=rows)
+        spec = network.spec
+        return TopologyInput(
+            network=name,
+            type=spec.type if spec.type in ("routed", "layer2", "localnet") else None,
+            physical_network=spec.physical_network,
+            vlan=spec.vlan,
+            cluster_subnets=tuple(one.cidr for one in spec.subnets),
+            host_subnets=network.status.host_subnets,
+            travellers={} if features.arp_proxy_full else self._travellers(network),
+            arp_proxy_full=features.arp_proxy_full,
+            rows=rows,
+        )
 
     def _travellers(self, network: VirtualNetwork) -> dict[str, Travellers]:
         """Of each host, what its guests from elsewhere believe to be on their link."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.pool import check_network, gateway_of, with_mask
+from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
@@ -58,6 +59,11 @@ class PortFacts:
     """A network that comes first and whose subnets overlap."""
     same_mac: Iterable[VirtualMachinePort] = ()
     """Ports of the same network with the same MAC, this one too."""
+
+
+def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis]) -> str:
+    """The chassis of a host: as its record names it, else as OVN knows the host."""
+    return host.spec.chassis if host is not None and host.spec.chassis else chassis_name(name, known)
 
 
 def is_programmed(network: VirtualNetwork | None) -> bool:
@@ -157,6 +163,17 @@ def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachi
         addresses=port.status.addresses if managed or port.spec.addresses else (),
         gateways=port.status.gateways,
         port_security=network.spec.port_security if security is None else security,
+    )
+
+
+def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason | None:
+    """That the port has no addresses yet though its network manages them."""
+    if port.status.addresses or network.spec.addressing == "none":
+        return None
+    return reason(
+        NetworkReason.NO_ADDRESS,
+        problem=f"port {port.name} has no addresses yet",
+        remedy="see its condition Programmed: outlive describe virtualmachineport",
     )
 
 

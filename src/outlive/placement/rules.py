@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from outlive.base.phrases import listing
 from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
 from outlive.resources.hosts import WORKING_CONDITIONS, lost_places
 from outlive.resources.meta import Part
@@ -25,6 +26,8 @@ AFFINITY: Final = "affinity"
 ANTI_AFFINITY: Final = "anti-affinity"
 HARD: Final = frozenset({AFFINITY, ANTI_AFFINITY})
 """Policies that refuse hosts; the others only rank them."""
+HOSTS_NAMED: Final = 6
+"""Hosts that a sentence names."""
 _TOGETHER: Final = frozenset({AFFINITY, "soft-affinity"})
 _CODES: Final = {policy: PlaceReason(policy) for policy in (*HARD, "soft-affinity", "soft-anti-affinity")}
 
@@ -277,6 +280,9 @@ class Demands(Part, frozen=True, kw_only=True):
     id: str
     rules: tuple[AffinityRule, ...] = ()
     host_limit: tuple[str, ...] = ()
+    """All limits together."""
+    network_hosts: dict[str, tuple[str, ...]] = {}
+    """Of these, what its networks reach."""
     preferred: dict[str, int] = {}
     zone: str = ""
     project: str = ""
@@ -301,12 +307,22 @@ def demands_of(vm: VirtualMachine) -> Demands:
     return Demands(
         id=vm.name,
         rules=spec.affinity_rules,
-        host_limit=spec.allowed_hosts,
+        host_limit=vm.allowed_hosts,
+        network_hosts=vm.status.network_hosts,
         preferred=spec.preferred_hosts.weights,
         zone=spec.zone,
         project=spec.project,
         extra_specs=spec.extra_specs,
     )
+
+
+def describe_network_limits(vm: VirtualMachine) -> list[str]:
+    """Each of its networks that does not reach every host, with those that it reaches, in words."""
+    return [
+        f"network {name} reaches {listing(hosts, most=HOSTS_NAMED) if hosts else 'no host at all'}: "
+        "it may run nowhere else"
+        for name, hosts in vm.status.network_hosts.items()
+    ]
 
 
 class Group(Part, frozen=True, kw_only=True):
@@ -465,13 +481,22 @@ def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts |
 def _objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -> Iterator[tuple[bool, Reason]]:
     """What speaks against the host, and whether it is a hard rule."""
     if not may_run_on(vm, host):
-        yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
+        far = next((name for name, hosts in _network_hosts(vm).items() if host not in hosts), None)
+        if far is not None:
+            yield True, reason(PlaceReason.NETWORK_UNREACHED, vm=vm.id, host=host, network=far)
+        else:
+            yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
     if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
         yield True, reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
     for rule in vm.rules:
         wrong = _wrong(vm.id, host, rule, peers)
         if wrong is not None:
             yield rule.policy in HARD, wrong
+
+
+def _network_hosts(vm: RuledVm) -> Mapping[str, tuple[str, ...]]:
+    """What its networks reach, as far as the view tells it apart from its other limits."""
+    return vm.network_hosts if isinstance(vm, Demands) else {}
 
 
 def _wrong(vm: str, host: str, rule: AffinityRule, peers: Peers) -> Reason | None:

@@ -254,7 +254,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         cpu_milli=spec.resources.cpu_milli,
         memory_bytes=spec.resources.memory_bytes,
         also_needs={k: v for k, v in sorted(spec.resources.items()) if k not in (CPU, MEMORY) and v > 0},
-        host_limit=spec.allowed_hosts,
+        host_limit=vm.allowed_hosts,
         extra_specs=spec.extra_specs,
         os_type=spec.os_type or "unknown",
         disk_gib=spec.disk_gib,

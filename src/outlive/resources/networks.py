@@ -101,6 +101,7 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
             ("Type", ".spec.type", 0),
             ("Ports", ".status.ports", 0),
             ("Programmed", ".status.conditions[?(@.type=='Programmed')].status", 0),
+            ("Message", ".status.conditions[?(@.type=='Programmed')].message", 1),
         ),
     )
 
@@ -202,7 +203,9 @@ class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachin
             ("Addresses", ".status.addresses", 0),
             ("Host", ".status.activeOn", 0),
             ("Programmed", ".status.conditions[?(@.type=='Programmed')].status", 0),
+            ("Bound", ".status.conditions[?(@.type=='Bound')].status", 0),
             ("Gap ms", ".status.gapMs", 1),
+            ("Message", ".status.conditions[?(@.type=='Programmed')].message", 1),
         ),
     )
 

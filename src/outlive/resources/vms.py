@@ -419,6 +419,8 @@ class VirtualMachineStatus(Part, frozen=True, kw_only=True):
     """Who lists it, such as an import; empty: somebody created it here."""
     observed_at: datetime | None = None
     """When its source last changed what it says of it."""
+    network_hosts: dict[str, tuple[str, ...]] = {}
+    """Each of its networks that does not reach every host → the hosts that it reaches: it may run on no others."""
 
 
 class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
@@ -444,6 +446,7 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
                 "status.holders": ("daemon", "recovery"),
                 "status.source": ("import", "mirror"),
                 "status.observedAt": ("import", "mirror"),
+                "status.networkHosts": ("network",),
                 "metadata.finalizers": ("daemon", "recovery"),
                 f"metadata.labels.{HOST_LABEL}": ("daemon", "recovery", "import", "mirror"),
                 f"metadata.labels.{SHARES_LABEL}": ("users", "import", "daemon"),
@@ -472,6 +475,16 @@ class VirtualMachine(Resource, frozen=True, kw_only=True, tag="VirtualMachine"):
     def host(self) -> str:
         """The host that it is assigned to; empty where it is assigned to none."""
         return self.status.assigned.hypervisor if self.status.assigned is not None else ""
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """The only hosts that it may run on, by its spec and by where its networks are, by name; empty: any.
+
+        Where these have no host in common it is ``NOWHERE``.
+        """
+        limits = [set(one) for one in (self.spec.allowed_hosts,) if one]
+        limits += [set(hosts) for hosts in self.status.network_hosts.values()]
+        return (tuple(sorted(set.intersection(*limits))) or NOWHERE) if limits else ()
 
     @property
     def marked(self) -> VirtualMachine:

@@ -37,11 +37,15 @@ from outlive.failover.report.reporter import SOURCE
 from outlive.inventory.cloud_sync import CloudCaches, CloudInventorySyncer, InventoryCluster
 from outlive.inventory.ports import InventorySource
 from outlive.inventory.sync import InventorySyncer
+from outlive.network.addressing import parse_any
 from outlive.network.controller import NetworkController
+from outlive.network.faults import NetworkFaults
+from outlive.network.host_limits import NetworkHostLimits
 from outlive.network.informers import NetworkInformers, port_indexes
+from outlive.network.inspector import NetworkInspector
 from outlive.network.pod_cache import PodCache
 from outlive.network.pod_follower import PodFollower
-from outlive.network.ports import NeighbourTable, NorthboundDb, SouthboundDb
+from outlive.network.ports import NeighbourTable, NorthboundDb, PacketTracer, SouthboundDb
 from outlive.node.vm.console import console_sweeper
 from outlive.placement.controllers import install_shipped
 from outlive.placement.descheduling import NOVA, OWN
@@ -124,6 +128,8 @@ class NetworkDatabases:
 
     northbound: NorthboundDb
     southbound: SouthboundDb
+    tracer: PacketTracer | None = None
+    """Follows packets for ``outlive network trace``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +312,8 @@ class UpRole:
         self.recorded_faults = self._informer(Fault)
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
-        if ports.network is not None:
-            self._add_network(ports.network)
+        self._inspector: NetworkInspector | None = None
+        self._add_network(ports.network)
         self.pods: PodFollower | None = None
         if ports.network is not None and ports.pods is not None:
             self.pods = self._add_pods(ports.network, ports.pods, identity, random.fork("pods"), ids)
@@ -455,14 +461,17 @@ class UpRole:
             self._store, kind, clock=self._clock, random=self._informing, indexes=indexes, selector=selector
         )
 
-    def _add_network(self, databases: NetworkDatabases) -> None:
-        """What has networks follow VMs, behind the same election."""
+    def _add_network(self, databases: NetworkDatabases | None) -> None:
+        """What has networks follow VMs, and VMs stay where their networks are, behind the same election."""
         informers = NetworkInformers(
             ports=self._informer(VirtualMachinePort, port_indexes()),
             networks=self._informer(VirtualNetwork),
             vms=self.informers.vms,
             hosts=self.informers.hypervisors,
         )
+        NetworkHostLimits(self._store, informers, self._clock).attach(self.manager, self.elector)
+        if databases is None:
+            return
         self.network = NetworkController(
             self._store,
             informers,
@@ -476,6 +485,45 @@ class UpRole:
             gc_period_s=float(self.settings.network.gc_period),
         )
         self.network.attach(self.manager, self.elector)
+        faults = NetworkFaults(
+            informers,
+            databases.northbound,
+            databases.southbound,
+            FaultRecorder(self._store, self._clock, "network"),
+            self._clock,
+            self._events.emit,
+            self._offload,
+        )
+        self.manager.add_task("network-faults", faults.run, elector=self.elector, after_sync=True)
+        self._inspector = NetworkInspector(
+            informers,
+            self.network.switches,
+            databases.northbound,
+            databases.southbound,
+            self._clock,
+            databases.tracer,
+        )
+
+    async def check_network(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """What OVN has otherwise than it should; ``name``: of one network or VM."""
+        found: dict[str, Any] = msgspec.to_builtins(await self._network_inspector().inspect(query.get("name", "")))
+        return found
+
+    async def trace_network(self, query: Mapping[str, str]) -> list[Any]:
+        """The ways of packets of a VM or port ``name``: ``to`` an address, ``from`` another VM or port."""
+        name, to = query.get("name", ""), query.get("to", "")
+        if not name:
+            raise BadInput("names no VM", place="name", remedy="give the name of a VM or port")
+        if to:
+            parse_any(to)
+        found = await self._network_inspector().trace(name, to, query.get("from", ""))
+        return [msgspec.to_builtins(one) for one in found]
+
+    def _network_inspector(self) -> NetworkInspector:
+        if self._inspector is None:
+            remedy = "name OVN's databases in its settings: network.northbound and network.southbound"
+            raise NotFound("this server programs no networks", remedy=remedy)
+        return self._inspector
 
     def _add_pods(
         self, databases: NetworkDatabases, cluster: PodCluster, identity: str, random: Random, ids: Ids

@@ -68,6 +68,7 @@ Role = Literal[
     "commitments-sync",
     "server",
     "notify",
+    "network",
 ]
 HOST_KINDS: Final = ("Hypervisor", "Membership")
 ALWAYS_RAISED: Final = (FaultCode.CLUSTER_DISARMED, FaultCode.UNKNOWN_VM)

@@ -58,6 +58,7 @@ def test_a_command_writes_unless_it_is_a_dry_run_or_answers_unless_it_applies_an
     assert [path for path, one in TREE.items() if {"--dry-run", "--apply"} <= words(one)] == []
     assert [path for path, one in TREE.items() if "--dry-run" in words(one)] == [
         "import csv",
+        "import ports",
         *(f"import {form}" for form in ("proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")),
         "import openstack",
         "import database",
@@ -160,7 +161,8 @@ GIVEN: Final = {
 }
 """What reaches the state, where one word for each argument does not."""
 BEFORE: Final = {
-    f"import {form}" for form in ("database", "openstack", "proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")
+    f"import {form}"
+    for form in ("database", "openstack", "ports", "proxmox", "libvirt", "rvtools", "kubevirt", "ganeti")
 }
 """They read what their source prints first, and write as ``import csv`` does."""
 STATELESS: Final = {"get", "config show", "assess", "failover verify"}

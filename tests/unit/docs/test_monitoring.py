@@ -64,6 +64,7 @@ def test_there_are_alerts_and_a_dashboard() -> None:
         "failover-alerts.yaml",
         "placement-alerts.yaml",
         "commitments-alerts.yaml",
+        "network-alerts.yaml",
         "storage-alerts.yaml",
     }
     assert DASHBOARDS

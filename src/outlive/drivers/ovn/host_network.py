@@ -6,13 +6,21 @@ the controller may look at a chassis of the past, and the switch does not know o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from ipaddress import ip_interface
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
-from outlive.base.errors import NotFound, Unavailable
+from outlive.base.errors import NotFound, OutliveError, Unavailable
+from outlive.base.logging import get_logger
+from outlive.network.announce import GATEWAY_SCHEDULE_MS
+from outlive.network.own_announcements import tell_neighbours
+from outlive.network.ports import Announcer
 from outlive.node.ports import NetworkPort
 from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import with_interface_ids
@@ -21,8 +29,19 @@ from outlive.store import Store
 
 READ_S: Final = 5.0
 """How long the store may take to answer."""
+ANNOUNCED_S: Final = 3.0
+"""How long is waited for what the controller wants announced …"""
+ANNOUNCED_LOOK_S: Final = 0.2
+"""… and how often is looked."""
+ANNOUNCING_LIMIT: Final = 64
+"""VMs that are announced at once; more are not."""
+PLUGGED_LIMIT: Final = 4096
+"""VMs whose ports are remembered."""
 INSTALLED_S: Final = 0.5
 """How long one look waits for flows."""
+
+
+_log = get_logger("network")
 
 
 class HostSwitch(Protocol):
@@ -30,6 +49,10 @@ class HostSwitch(Protocol):
 
     async def start(self) -> None:
         """Start to connect; returns at once."""
+        ...
+
+    async def devices(self) -> dict[str, str]:
+        """The device of each interface that is plugged here, by its id. ``Unavailable``."""
         ...
 
     async def wait_installed(self, interfaces: Collection[str], limit_s: float) -> tuple[str, ...]:
@@ -47,7 +70,7 @@ class PluggedPort(NamedTuple):
 
 
 class OvnNetwork(NetworkPort):
-    """See the module. ``announce_in_background``: sends what is to be announced for a VM."""
+    """See the module. ``announcer``: sends frames; ``None``: nobody is told."""
 
     def __init__(
         self,
@@ -55,14 +78,22 @@ class OvnNetwork(NetworkPort):
         switch: HostSwitch,
         host: str,
         prepare_limit_s: float,
-        announce_in_background: Callable[[str], None] = lambda _vm: None,
+        *,
+        clock: Clock,
+        announcer: Announcer | None = None,
     ) -> None:
         self._store = store
         self._switch = switch
         self._host = host
         self._limit_s = prepare_limit_s
         self._connected = False
-        self._announce = announce_in_background
+        self._clock = clock
+        self._announcer = announcer
+        self._plugged: OrderedDict[str, list[PluggedPort]] = OrderedDict()
+        """By VM, of this process, the ports that it has, or had, here."""
+        self._sent: dict[str, str] = {}
+        """By port, the announcement that was sent last."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def prepare_limit_s(self) -> float:
@@ -85,6 +116,10 @@ class OvnNetwork(NetworkPort):
                         found.append(PluggedPort(port, network, index, own))
         except TimeoutError:
             raise Unavailable(f"the ports of {vm.name} were not read within {READ_S:g} s") from None
+        self._plugged[vm.name] = found
+        self._plugged.move_to_end(vm.name)
+        while len(self._plugged) > PLUGGED_LIMIT:
+            self._plugged.popitem(last=False)
         return found
 
     async def plug(self, vm: VirtualMachine) -> VirtualMachine:
@@ -109,13 +144,63 @@ class OvnNetwork(NetworkPort):
                 return f"the network controller has not answered for {one.port.name} yet"
             if not report.prepared:
                 return report.message or f"{one.port.name} is not prepared yet"
-        if not self._connected:
-            self._connected = True
-            await self._switch.start()
+        await self._connect()
         wanted = [one.interface for one in ports]
         missing = await self._switch.wait_installed(wanted, INSTALLED_S) if wanted else ()
         return f"interface {missing[0]} has no flows on {self._host} yet" if missing else ""
 
+    async def _connect(self) -> None:
+        if not self._connected:
+            self._connected = True
+            await self._switch.start()
+
     def announce(self, vm: str) -> None:
         """As ``NetworkPort``."""
-        self._announce(vm)
+        ports = [one for one in self._plugged.get(vm, ()) if one.network.spec.type == "routed"]
+        if self._announcer is None or not ports or len(self._tasks) >= ANNOUNCING_LIMIT:
+            return
+        task = asyncio.get_running_loop().create_task(self._announce(self._announcer, vm, ports), name=f"announce {vm}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _announce(self, announcer: Announcer, vm: str, ports: list[PluggedPort]) -> None:
+        """Tell guests here where the VM is, and the VM where its neighbours are. What fails is logged: caches end by
+        themselves."""
+        try:
+            await self._connect()
+            devices = await self._switch.devices()
+            for one in ports:
+                own = one.network.status.host_subnets.get(self._host, ())
+                if any(str(ip_interface(cidr).network) in own for cidr in one.port.status.addresses):
+                    await self._tell_neighbours(announcer, vm, one, devices)
+                if (device := devices.get(one.interface)) is not None:
+                    await self._tell_guest(announcer, one, device)
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("network.not_announced", vm=vm, why=str(error))
+
+    async def _tell_neighbours(
+        self, announcer: Announcer, vm: str, one: PluggedPort, devices: Mapping[str, str]
+    ) -> None:
+        frames = tell_neighbours(one.port.status.addresses, one.port.spec.mac.lower(), is_home=one.interface in devices)
+        for other, theirs in list(self._plugged.items()):
+            for each in theirs:
+                device = devices.get(each.interface)
+                if other != vm and device is not None and each.network.name == one.network.name:
+                    await announcer.send(device, frames, (0,))
+
+    async def _tell_guest(self, announcer: Announcer, one: PluggedPort, device: str) -> None:
+        """Wait for what the controller wants announced for this switch-over, and send it once."""
+        end_s = self._clock.monotonic() + ANNOUNCED_S
+        while self._clock.monotonic() < end_s:
+            try:
+                port = await self._store.get(VirtualMachinePort, one.port.name)
+            except NotFound:
+                return
+            found = next((each for each in port.status.announcements if each.hypervisor == self._host), None)
+            moved = port.status.migration.id if port.status.migration is not None else ""
+            if found is not None and found.id == moved and self._sent.get(port.name) != found.id:
+                self._sent[port.name] = found.id
+                frames = [bytes.fromhex(each) for each in found.frames]
+                await announcer.send(device, frames, GATEWAY_SCHEDULE_MS)
+                return
+            await self._clock.sleep(ANNOUNCED_LOOK_S)

@@ -49,6 +49,15 @@ class LocalSwitch:
 
         return await self._client.read(ids, self._limit_s)
 
+    async def devices(self) -> dict[str, str]:
+        """The device of each interface that is plugged here, by its id."""
+
+        def names(replica: Replica) -> dict[str, str]:
+            rows = replica.rows[INTERFACES].values()
+            return {_id(row): str(row["name"]) for row in rows if _id(row) and row.get("name")}
+
+        return await self._client.read(names, self._limit_s)
+
     async def chassis(self) -> str:
         """The name of this chassis; empty: OVN has not been set up here."""
 

@@ -407,7 +407,7 @@ async def check_size(store: Store, vm: VirtualMachine, target: str = "") -> None
     """``Refused`` where every host that it may run on is too small for it; ``target``: the one where it begins."""
     definition, why = parse(vm.spec.definition), ""
     async for host in list_all(store, Hypervisor):
-        may = host.name == target if target else not vm.spec.allowed_hosts or host.name in vm.spec.allowed_hosts
+        may = host.name == target if target else not vm.allowed_hosts or host.name in vm.allowed_hosts
         if not may or host.spec.management != "node":
             continue
         has = host.status.capacity or Amounts()

@@ -309,7 +309,7 @@ def needs(vm: VirtualMachine, ruled: Ruled | None = None) -> Needs:
     return Needs(
         memory=vm.spec.resources.memory_bytes / MEBIBYTE,
         vcpus=vm.spec.resources.cpu_milli / 1000,
-        node_limit=vm.spec.allowed_hosts or None,
+        node_limit=vm.allowed_hosts or None,
         selector=vm.spec.selector or None,
         closed=ruled.closed if ruled is not None else {},
         ranks=ruled.ranks if ruled is not None else {},

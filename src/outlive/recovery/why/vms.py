@@ -31,6 +31,7 @@ from outlive.recovery.why.chain import (
     list_rate_faults,
     show_decisions,
 )
+from outlive.recovery.why.network import link_network
 from outlive.resources import (
     DecisionRecord,
     Hypervisor,
@@ -55,6 +56,7 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
     recovery, now = vm.status.recovery, life.vm(vm)
     well = now.state in (VmLife.RUNNING, VmLife.STOPPED)
     mine = [one for one in records if one.subject == vm.name]
+    network = await link_network(store, vm)
     if vm.deleting:
         said, since = deletion_of(vm), vm.metadata.deletion_timestamp
         steps = recovery.steps if recovery is not None else ()
@@ -82,9 +84,10 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
         return Why(
             subject=vm.name,
             summary=summary,
-            settled=well and not waits and away is None and not doubt and not _is_starved(vm),
+            settled=well and not waits and away is None and not doubt and not _is_starved(vm) and network.settled,
             chain=(
                 *_link_holders(vm, life),
+                *network.links,
                 *_link_storage_loss(vm),
                 *_link_start_order(vm),
                 *_link_rebalancing(vm.name, records),
@@ -99,7 +102,8 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
             else _remedy_of_storage(vm)
             or _remedy_of_waiting(vm)
             or first_remedy(doubt)
-            or await _remedy_of_rules(store, vm, broken),
+            or await _remedy_of_rules(store, vm, broken)
+            or network.remedy,
             decisions=show_decisions(mine),
         )
     fenced = [one for one in records if one.subject == recovery.origin and is_of_fence(one, recovery.fence)]
@@ -114,6 +118,7 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
     chain += [
         *_link_start_order(vm),
         *_link_holders(vm, life),
+        *network.links,
         *_link_storage_loss(vm),
         *_link_policy(vm),
         *_link_rebalancing(vm.name, records),
@@ -125,13 +130,14 @@ async def explain_vm(store: Store, vm: VirtualMachine, records: list[DecisionRec
     return Why(
         subject=vm.name,
         summary=render(summary_of(vm)).text + _describe_changes(vm, recovery, now),
-        settled=well and recovery.phase is RecoveryPhase.RECOVERED and not _is_starved(vm),
+        settled=well and recovery.phase is RecoveryPhase.RECOVERED and not _is_starved(vm) and network.settled,
         chain=tuple(chain),
         remedy=(await _remedy_of_rules(store, vm, broken) if not broken else "")
         or recovery.remedy
         or _remedy_of_storage(vm)
         or _remedy_of_waiting(vm)
-        or await _remedy_of_rules(store, vm, broken),
+        or await _remedy_of_rules(store, vm, broken)
+        or network.remedy,
         decisions=show_decisions([*fenced, *mine]),
     )
 

@@ -88,6 +88,11 @@ class FaultCode(enum.StrEnum):
     POWER_NOT_REHEARSED = "power-not-rehearsed"
     MEMORY_OVERCOMMITTED = "memory-overcommitted"
     MEMORY_OVERPROVISIONED = "memory-overprovisioned"
+    # the network controller
+    NETWORK_AWAY = "network-away"
+    NETWORK_PORT_REFUSED = "network-port-refused"
+    NETWORK_CONFLICT = "network-conflict"
+    CHASSIS_SILENT = "chassis-silent"
     # the syncer or the mirror of an inventory
     INVENTORY_STALE = "inventory-stale"
     INVENTORY_LEFT_OUT = "inventory-left-out"
@@ -441,6 +446,27 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "if all VMs ran they would have {taken} of memory, and without the largest host there are {room}",
         "add a host, or delete VMs that nobody needs",
+    ),
+    FaultCode.NETWORK_AWAY: FaultEntry(
+        Severity.CRITICAL,
+        25,
+        "OVN does not answer ({names}), so no network follows a VM that moves or is recovered: {why}",
+        "see to the database and the way to it; guests that stay where they are keep their network",
+    ),
+    FaultCode.NETWORK_PORT_REFUSED: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} is not programmed, so its VM lacks that network: {why}",
+        "outlive describe virtualmachineport {subject}",
+    ),
+    FaultCode.NETWORK_CONFLICT: FaultEntry(
+        Severity.CRITICAL, 25, "rows in OVN about {subject} contradict each other: {why}", "{remedy}"
+    ),
+    FaultCode.CHASSIS_SILENT: FaultEntry(
+        Severity.CRITICAL,
+        25,
+        "{subject} does not follow OVN: its chassis {chassis} has change {change}, and OVN is at {now}",
+        "see ovn-controller on {subject}, and its way to the southbound database; moves there are aborted until then",
     ),
     FaultCode.INVENTORY_STALE: FaultEntry(
         Severity.WARNING,

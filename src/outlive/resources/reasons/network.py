@@ -9,7 +9,7 @@ from outlive.resources.reasons.model import Table, Template
 
 
 class NetworkReason(enum.StrEnum):
-    """Why a port is not programmed, or a target cannot take it over yet."""
+    """Why a port is not programmed, or a target cannot take it over yet; and what an inspection of OVN finds."""
 
     PROGRAMMED = "programmed"
     NOT_BOUND = "not-bound"
@@ -29,7 +29,21 @@ class NetworkReason(enum.StrEnum):
     NO_ADDRESS = "no-address"
     FOREIGN_ROW = "foreign-row"
     OVN_REFUSED = "ovn-refused"
+    # what an inspection finds
+    ROW_MISSING = "row-missing"
+    ROW_WRONG = "row-wrong"
+    ROW_SURPLUS = "row-surplus"
+    MAC_CONFLICT = "mac-conflict"
+    ROUTE_CONFLICT = "route-conflict"
+    ADDRESS_CONFLICT = "address-conflict"
+    BOUND_ELSEWHERE = "bound-elsewhere"
+    PORT_DOWN = "port-down"
+    CHASSIS_SILENT = "chassis-silent"
+    NORTHD_BEHIND = "northd-behind"
+    MAC_LEARNED = "mac-learned"
 
+
+_CONTROLLER: Final = "the controller corrects it within seconds; if it stays, see whether one runs and its log"
 
 TABLE: Final[Table] = {
     NetworkReason.PROGRAMMED: Template("OVN has its rows"),
@@ -71,4 +85,34 @@ TABLE: Final[Table] = {
         "OVN has a logical port {port} that Outlive did not make", "delete it there, or the VirtualMachinePort"
     ),
     NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
+    NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),
+    NetworkReason.ROW_WRONG: Template("{row} is wrong in {columns}", _CONTROLLER),
+    NetworkReason.ROW_SURPLUS: Template("OVN has {row}, which nothing asks for", _CONTROLLER),
+    NetworkReason.MAC_CONFLICT: Template(
+        "{rows} both have MAC {subject} on {place}: one may drop what the other should get", "delete one of them"
+    ),
+    NetworkReason.ROUTE_CONFLICT: Template(
+        "{rows} are two routes for {subject} on {place}: they share what is sent there", "delete one of them"
+    ),
+    NetworkReason.ADDRESS_CONFLICT: Template(
+        "{rows} both have address {subject} on network {place}", "give one of the VMs another address"
+    ),
+    NetworkReason.BOUND_ELSEWHERE: Template(
+        "port {port} is bound by chassis {found}, not by {wanted} of {host}", "see ovn-controller on {host}"
+    ),
+    NetworkReason.PORT_DOWN: Template(
+        "port {port} is bound on {host} and not up", "see ovn-controller and Open vSwitch on {host}"
+    ),
+    NetworkReason.CHASSIS_SILENT: Template(
+        "chassis {chassis} has not answered since change {change}; OVN is at {now}, and goes on to show as up what is "
+        "bound there",
+        "see ovn-controller on {host}",
+    ),
+    NetworkReason.NORTHD_BEHIND: Template(
+        "no chassis has followed since change {change}, and OVN is at {now}", "see whether ovn-northd runs"
+    ),
+    NetworkReason.MAC_LEARNED: Template(
+        "a router has learned {found} for {address}, which is that of {mac}",
+        "find who else answers for the address; ovn-sbctl list MAC_Binding",
+    ),
 }

@@ -15,6 +15,7 @@ class PlaceReason(enum.StrEnum):
     NOT_ALLOWED = "not-allowed-there"
     UNSUITED = "not-suited"
     STORAGE_UNREACHED = "storage-unreached-there"
+    NETWORK_UNREACHED = "network-unreached-there"
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
     SOFT_AFFINITY = "soft-affinity"
@@ -54,6 +55,10 @@ TABLE: Final[Table] = {
     PlaceReason.STORAGE_UNREACHED: Template(
         "{host} does not reach the storage of {vm}: {place}",
         "see to the storage, and to the way of {host} to it: outlive why {host}",
+    ),
+    PlaceReason.NETWORK_UNREACHED: Template(
+        "network {network} of {vm} does not reach {host}",
+        "choose a host that it reaches, or label this one: spec.hostLabels of VirtualNetwork {network}",
     ),
     PlaceReason.AFFINITY: Template(
         "{host} has no VM of affinity group {group} of {vm}, which is on {hosts}",
@@ -105,8 +110,8 @@ TABLE: Final[Table] = {
         "give them a host in common in hostLimit and strict preferredHosts, or make the policy soft",
     ),
     RuleConflict.NO_ALLOWED_HOST: Template(
-        "no host is both in hostLimit and in the strict preferred hosts of {vm}",
-        "give the two a host in common, or leave one out",
+        "no host is at once in hostLimit and in the strict preferred hosts of {vm}, and reached by all its networks",
+        "give these a host in common, or leave one out",
     ),
     RuleConflict.ZONES_DIFFER: Template(
         "{vm} and {other} are together in affinity groups {groups}, and are of zones {zone} and {zones}",

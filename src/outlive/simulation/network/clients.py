@@ -53,6 +53,10 @@ class SimulatedHostSwitch:
     async def start(self) -> None:
         """It is there."""
 
+    async def devices(self) -> dict[str, str]:
+        """None: nobody sends frames here."""
+        return {}
+
     async def wait_installed(self, interfaces: Collection[str], limit_s: float) -> tuple[str, ...]:
         """See the protocol."""
         end_s = self._clock.monotonic() + limit_s

@@ -179,6 +179,10 @@ class SimulatedSouthbound:
         if name in self._ovn.chassis:
             self._ovn.forget(name)
 
+    def healthy(self) -> str:
+        """See the protocol."""
+        return "there is no connection" if self._ovn.faults.southbound_down else ""
+
     def changes(self) -> AsyncIterator[frozenset[str]]:
         """See the protocol."""
         return _delayed(self._changes.read(), self._clock, self._ovn)

@@ -65,7 +65,8 @@ class NetworkProcesses:
         ``store``: as the daemon reads it; ``coordinator``: the same as a coordinator does.
         """
         clock, name = host.machine.clock, host.name
-        network = OvnNetwork(store, SimulatedHostSwitch(self._fabric, name, clock, process), name, PREPARE_LIMIT_S)
+        switch = SimulatedHostSwitch(self._fabric, name, clock, process)
+        network = OvnNetwork(store, switch, name, PREPARE_LIMIT_S, clock=clock)
         ports = replace(ports, network=network)
         if ports.cut is None or cuts != "all":
             return ports

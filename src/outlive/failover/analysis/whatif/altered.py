@@ -28,8 +28,12 @@ from outlive.resources import (
     Pipeline,
     Reservation,
     Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
 )
-from outlive.store import Store, list_all
+from outlive.resources.policies import NOWHERE
+from outlive.store import Store, list_all, read
 from outlive.store.memory import MemoryStore
 
 READ_BESIDES = (FlavorGroup, Pipeline)
@@ -46,6 +50,8 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
     besides: tuple[Resource, ...]
     settings: FailoverSettings
     k: int | None = None
+    networks: dict[str, tuple[VirtualNetwork, ...]] = {}
+    """VM that nothing but networks limits to some hosts → these networks."""
 
     async def gathered(self) -> Snapshot:
         """What failover would see."""
@@ -58,8 +64,16 @@ class Altered(msgspec.Struct, frozen=True, kw_only=True):
         return await gather(store, self.settings, list_vms=listed, k=self.k)
 
     def with_hosts(self, hosts: Iterable[Hypervisor]) -> Altered:
-        """With further hosts, or others of the same names."""
-        return msgspec.structs.replace(self, hosts={**self.hosts, **{host.name: host for host in hosts}})
+        """With further hosts, or others of the same names. VMs may run on those that their networks reach."""
+        new = {host.name: host for host in hosts}
+        vms = dict(self.vms)
+        for name, networks in self.networks.items():
+            reached = {one for one, host in new.items() if all(net.reaches(host.metadata.labels) for net in networks)}
+            vm = vms.get(name)
+            if vm is not None and reached:
+                limit = tuple(sorted(reached.union(vm.host_limit).difference(NOWHERE)))
+                vms[name] = msgspec.structs.replace(vm, host_limit=limit)
+        return msgspec.structs.replace(self, hosts={**self.hosts, **new}, vms=vms)
 
     def without_hosts(self, names: Iterable[str]) -> Altered:
         """Without these hosts, and without what was reserved on them. Their VMs run nowhere."""
@@ -117,7 +131,21 @@ async def as_it_is(store: Store, gathered: Snapshot, *, k: int | None = None) ->
         besides=tuple(besides),
         settings=gathered.settings,
         k=k,
+        networks=await _limiting_networks(store),
     )
+
+
+async def _limiting_networks(store: Store) -> dict[str, tuple[VirtualNetwork, ...]]:
+    """VM without a limit of its own → its networks that do not reach every host."""
+    limited = {one.name: one async for one in list_all(store, VirtualNetwork) if one.spec.host_labels}
+    found: dict[str, dict[str, VirtualNetwork]] = {}
+    if limited:
+        async for port in list_all(store, VirtualMachinePort):
+            if port.spec.network in limited:
+                found.setdefault(port.spec.vm, {})[port.spec.network] = limited[port.spec.network]
+    vms = {name: await read(store, VirtualMachine, name) for name in found}
+    free = [name for name, vm in vms.items() if vm is not None and not vm.spec.allowed_hosts]
+    return {name: tuple(found[name].values()) for name in free}
 
 
 def running(host: Hypervisor, vm: VmView) -> Hypervisor:

@@ -1,0 +1,160 @@
+"""What is wrong with the network, as faults: a database that does not answer, ports that are not programmed, rows that
+contradict each other, chassis that do not follow. The process that leads records them; no decision rests on one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final
+
+from outlive.base.clock import Clock, Instant, as_instant
+from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
+from outlive.base.phrases import listing
+from outlive.network.informers import NetworkInformers
+from outlive.network.inspection import find_row_conflicts
+from outlive.network.ports import NorthboundDb, SouthboundDb, last_change
+from outlive.network.views import host_chassis
+from outlive.resources import Hypervisor, ObjectRef, VirtualMachinePort, condition
+from outlive.resources.cluster import CLUSTER
+from outlive.resources.reasons import NetworkReason
+from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value
+from outlive.runtime.faults import ActiveFault, FaultRecorder
+
+EVERY_S: Final = 5.0
+"""How often this is inspected."""
+AWAY_S: Final = 30.0
+"""How long a database may be away before that is a fault."""
+REFUSED_S: Final = 60.0
+"""How long a port may be not programmed."""
+SILENT_S: Final = 30.0
+"""How long a chassis may be behind the same change."""
+CONFLICTS_S: Final = 60.0
+"""How often all rows are read for contradictions."""
+CONFLICTS_REPORTED: Final = 20
+THE_CLUSTER: Final = ObjectRef(kind="Cluster", name=CLUSTER)
+NOT_ANSWERED: Final = (Unavailable, Unknown, Refused, Conflict, LimitExceeded)
+
+
+class NetworkFaults:
+    """Finds and records them; ``run`` until cancelled."""
+
+    def __init__(
+        self,
+        informers: NetworkInformers,
+        northbound: NorthboundDb,
+        southbound: SouthboundDb,
+        recorder: FaultRecorder,
+        clock: Clock,
+        emit: Any,
+        offload: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> None:
+        """``offload``: runs what takes long without the event loop."""
+        self._informers = informers
+        self._nb = northbound
+        self._sb = southbound
+        self._recorder = recorder
+        self._clock = clock
+        self._emit = emit
+        self._offload = offload
+        self._away_s: dict[str, float] = {}
+        """Database → since when it does not answer."""
+        self._told_away: set[str] = set()
+        self._behind: dict[str, tuple[int, float]] = {}
+        """Chassis → the last change that it has, and since when it has no later one though there is."""
+        self._conflicts: tuple[ActiveFault, ...] = ()
+        self._conflicts_s = float("-inf")
+
+    async def run(self) -> None:
+        """Until cancelled; may be called again, when somebody else has led meanwhile."""
+        self._recorder.forget()
+        self._away_s.clear()
+        self._behind.clear()
+        while True:
+            await self.record()
+            await self._clock.sleep(EVERY_S)
+
+    async def record(self) -> None:
+        """Record what is so now; of a database that does not answer, the rest is left as it is recorded."""
+        away = tuple(self._databases())
+        found = [*away, *refused_ports(self._informers.ports.items(), self._clock.now())]
+        undetermined: tuple[str, ...] = ()
+        try:
+            found += [*await self._silent(), *await self._find_conflicts()]
+        except NOT_ANSWERED:
+            undetermined = (FaultCode.CHASSIS_SILENT, FaultCode.NETWORK_CONFLICT)
+        await self._recorder.record(found, undetermined=undetermined)
+
+    def _databases(self) -> Iterator[ActiveFault]:
+        """The databases that have been away for long, as one fault; and events of those that went and came."""
+        now_s = self._clock.monotonic()
+        away: dict[str, str] = {}
+        for name, why in (("northbound", self._nb.healthy()), ("southbound", self._sb.healthy())):
+            if not why:
+                self._away_s.pop(name, None)
+                if name in self._told_away:
+                    self._told_away.discard(name)
+                    self._emit(THE_CLUSTER, "OvnBack", f"OVN's {name} database answers again", action="Connect")
+            elif now_s - self._away_s.setdefault(name, now_s) >= AWAY_S:
+                away[name] = why
+                if name not in self._told_away:
+                    self._told_away.add(name)
+                    note = f"OVN's {name} database does not answer: {why}"
+                    self._emit(THE_CLUSTER, "OvnAway", note, type="Warning", action="Connect")
+        if away:
+            fields = {"names": listing(list(away)), "why": "; ".join(dict.fromkeys(away.values()))}
+            yield ActiveFault(FaultCode.NETWORK_AWAY, THE_CLUSTER, fields)
+
+    async def _silent(self) -> list[ActiveFault]:
+        """Chassis of living hosts with guests that have been behind the same change for long."""
+        change, chassis = await last_change(self._nb), await self._sb.chassis()
+        active = {port.status.active_on for port in self._informers.ports.items()}
+        hosts = {
+            host_chassis(host, host.name, chassis): host
+            for host in self._informers.hosts.items()
+            if host.name in active and not host.status.lost
+        }
+        now_s = self._clock.monotonic()
+        behind: dict[str, tuple[int, float]] = {}
+        for one in chassis:
+            if one.name in hosts and one.nb_cfg < change:
+                known = self._behind.get(one.name)
+                behind[one.name] = known if known is not None and known[0] == one.nb_cfg else (one.nb_cfg, now_s)
+        self._behind = behind
+        return [
+            silent_chassis(hosts[name], name, has, change)
+            for name, (has, since_s) in behind.items()
+            if now_s - since_s >= SILENT_S
+        ]
+
+    async def _find_conflicts(self) -> tuple[ActiveFault, ...]:
+        now_s = self._clock.monotonic()
+        if now_s - self._conflicts_s >= CONFLICTS_S:
+            rows = await self._nb.rows()
+            self._conflicts_s = now_s
+            found: dict[str, ActiveFault] = {}
+            for one in await self._offload(lambda: list(find_row_conflicts(rows))):
+                kind, _, name = one.about.partition("/")
+                if kind in ("VirtualMachine", "VirtualNetwork") and len(found) < CONFLICTS_REPORTED:
+                    fields = {"why": one.text, "remedy": one.remedy}
+                    fault = ActiveFault(FaultCode.NETWORK_CONFLICT, ObjectRef(kind=kind, name=name), fields)
+                    found.setdefault(fault.name, fault)
+            self._conflicts = tuple(found.values())
+        return self._conflicts
+
+
+def refused_ports(ports: Iterable[VirtualMachinePort], now: Instant) -> Iterator[ActiveFault]:
+    """Ports that have not been programmed for long; one whose VM is on no host waits for that."""
+    for port in ports:
+        found = condition(port.status.conditions, "Programmed")
+        if found is None or found.status == "True" or found.reason == NetworkReason.NO_HOST:
+            continue
+        since = found.last_transition_time
+        if since is not None and now - as_instant(since) >= REFUSED_S:
+            about = ObjectRef(kind="VirtualMachinePort", name=port.name)
+            yield ActiveFault(FaultCode.NETWORK_PORT_REFUSED, about, {"why": found.message})
+
+
+def silent_chassis(host: Hypervisor, chassis: str, has: int, change: int) -> ActiveFault:
+    """That the chassis of a host does not follow."""
+    fields: dict[str, Value] = {"chassis": chassis, "change": has, "now": change}
+    return ActiveFault(FaultCode.CHASSIS_SILENT, ObjectRef(kind="Hypervisor", name=host.name), fields)

@@ -1,0 +1,108 @@
+"""How long the stages of switch-overs take: measured in the background, so that no move waits for it.
+
+Stages of one switch-over: ``prepare`` (from the move to a target that can take over), ``decide`` (from the event to the
+transaction), ``commit``, ``northd`` (to the southbound rows) and ``flows`` (to the flows of the target's chassis).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+import msgspec
+
+from outlive.base.errors import Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.network.informers import StatusWriter
+from outlive.network.ports import NorthboundDb, Receipt
+from outlive.resources import VirtualMachinePortStatus
+from outlive.runtime.metrics import Metrics
+from outlive.runtime.tasks import OrderedTaskGroup
+
+WAIT_S: Final = 10.0
+"""How long a chassis may take; a stage that took longer is not told."""
+WAITING_LIMIT: Final = 1000
+"""Switch-overs that wait to be measured; further ones are not."""
+WORKERS: Final = 8
+"""Switch-overs that are measured at once."""
+_replace = msgspec.structs.replace
+_log = get_logger("network")
+
+
+class SwitchOver(NamedTuple):
+    """One transaction by which ports of a VM got another place."""
+
+    vm: str
+    move: str
+    """Id of the migration; empty: there was none."""
+    ports: tuple[str, ...]
+    twins: frozenset[str]
+    """Of these, ports for which the transaction switches over, and not the guest's own announcement."""
+    chassis: str
+    receipt: Receipt
+    decide_s: float
+    commit_s: float
+
+
+class StageTimes:
+    """See the module. ``run`` until cancelled."""
+
+    def __init__(self, northbound: NorthboundDb, writer: StatusWriter, metrics: Metrics) -> None:
+        self._nb = northbound
+        self._writer = writer
+        self._waiting: asyncio.Queue[SwitchOver] = asyncio.Queue(WAITING_LIMIT)
+        self._stage_s = metrics.histogram(
+            "network_stage_seconds", "Stages of switch-overs, from the event to the flows of the target", ("stage",)
+        )
+        self._dropped = metrics.counter("network_unmeasured_total", "Switch-overs whose stages were not measured", ())
+
+    def count_prepared(self, took_s: float) -> None:
+        """Count how long it took until a target could take over."""
+        self._stage_s.labels("prepare").observe(took_s)
+
+    def measure(self, one: SwitchOver) -> None:
+        """Measure it soon."""
+        try:
+            self._waiting.put_nowait(one)
+        except asyncio.QueueFull:
+            self._dropped.inc()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with OrderedTaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            one = await self._waiting.get()
+            try:
+                await self._measure(one)
+            except (Unavailable, Unknown) as error:
+                self._dropped.inc()
+                _log.info("network.not_measured", vm=one.vm, why=str(error))
+
+    async def _measure(self, one: SwitchOver) -> None:
+        applied = await self._nb.applied(one.receipt, on=[one.chassis], limit_s=WAIT_S)
+        if not applied.done:
+            self._dropped.inc()
+            return
+        times_ms = {"decide": 1000 * one.decide_s, "commit": 1000 * one.commit_s}
+        if applied.northd_ms is not None:
+            times_ms["northd"] = applied.northd_ms
+        if applied.chassis_ms is not None:
+            times_ms["flows"] = applied.chassis_ms
+        for stage, took_ms in times_ms.items():
+            self._stage_s.labels(stage).observe(took_ms / 1000)
+        gap_ms = round(sum(times_ms.values()), 3)
+        rounded = {stage: round(took_ms, 3) for stage, took_ms in times_ms.items()}
+        for port in one.ports:
+            gap = gap_ms if port in one.twins else None
+
+            def change(now: VirtualMachinePortStatus, gap: float | None = gap) -> VirtualMachinePortStatus:
+                move = now.migration
+                if move is not None and one.move and move.id == one.move:
+                    move = _replace(move, times_ms={**move.times_ms, **rounded})
+                return _replace(now, migration=move, gap_ms=gap if gap is not None else now.gap_ms)
+
+            await self._writer.write_port(port, change)

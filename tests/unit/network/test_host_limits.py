@@ -1,0 +1,138 @@
+"""VMs stay on hosts that their networks reach."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.command import outlive
+
+from outlive.network.host_limits import reached_hosts, with_host_limits
+from outlive.placement.rules import demands_of, judge
+from outlive.placement.vms import view_of_resource
+from outlive.resources import (
+    Hypervisor,
+    HypervisorSpec,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachineSpec,
+    VirtualNetwork,
+)
+from outlive.resources.networks import VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.resources.policies import NOWHERE
+from outlive.resources.vms import VirtualMachineStatus
+
+
+def host(name: str, **labels: str) -> Hypervisor:
+    return Hypervisor(metadata=ObjectMeta(name=name, labels=labels), spec=HypervisorSpec(management="node"))
+
+
+def network(name: str, **labels: str) -> VirtualNetwork:
+    return VirtualNetwork(metadata=ObjectMeta(name=name), spec=VirtualNetworkSpec(type="bridged", host_labels=labels))
+
+
+def port(vm: str, number: int, on: str) -> VirtualMachinePort:
+    spec = VirtualMachinePortSpec(vm=vm, network=on, mac="02:00:00:00:00:01")
+    return VirtualMachinePort(metadata=ObjectMeta(name=f"{vm}.{number}"), spec=spec)
+
+
+HOSTS = [host("h1", rack="a", dmz="yes"), host("h2", rack="a"), host("h3", rack="b", dmz="yes")]
+NETWORKS = {
+    one.name: one
+    for one in (network("all"), network("rack-a", rack="a"), network("dmz", dmz="yes"), network("none", x="y"))
+}
+
+
+@pytest.mark.parametrize(
+    ("networks", "limits", "allowed"),
+    [
+        ((), {}, ()),
+        (("all",), {}, ()),
+        (("rack-a",), {"rack-a": ("h1", "h2")}, ("h1", "h2")),
+        (("all", "rack-a", "dmz"), {"dmz": ("h1", "h3"), "rack-a": ("h1", "h2")}, ("h1",)),
+        (("none",), {"none": ()}, NOWHERE),
+        (("gone",), {}, ()),
+    ],
+)
+def test_a_vm_may_run_where_all_its_networks_reach(
+    networks: tuple[str, ...], limits: dict[str, tuple[str, ...]], allowed: tuple[str, ...]
+) -> None:
+    found = reached_hosts([port("web", number, one) for number, one in enumerate(networks)], NETWORKS, HOSTS)
+    assert found == limits
+    vm = VirtualMachine(metadata=ObjectMeta(name="web"), status=VirtualMachineStatus(network_hosts=found))
+    assert vm.allowed_hosts == demands_of(vm).host_limit == view_of_resource(vm).host_limit == allowed
+
+
+def test_the_limits_of_its_user_and_of_its_networks_hold_together() -> None:
+    status = VirtualMachineStatus(network_hosts={"rack-a": ("h1", "h2")})
+    both = VirtualMachine(
+        metadata=ObjectMeta(name="web"), spec=VirtualMachineSpec(host_limit=("h2", "h3")), status=status
+    )
+    assert both.allowed_hosts == ("h2",)
+    apart = VirtualMachine(metadata=ObjectMeta(name="web"), spec=VirtualMachineSpec(host_limit=("h3",)), status=status)
+    assert apart.allowed_hosts == NOWHERE
+
+
+def test_a_refusal_names_the_network_that_does_not_reach_the_host() -> None:
+    status = VirtualMachineStatus(network_hosts={"rack-a": ("h1", "h2")})
+    vm = demands_of(VirtualMachine(metadata=ObjectMeta(name="web"), status=status))
+    refusal = judge(vm, "h3").refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.fields["network"]) == ("network-unreached-there", "rack-a")
+    assert judge(vm, "h1").allowed
+
+
+def test_a_state_file_without_limits_is_read_with_them() -> None:
+    objects: list[Resource] = [
+        *HOSTS,
+        *NETWORKS.values(),
+        port("web", 0, "dmz"),
+        VirtualMachine(metadata=ObjectMeta(name="web")),
+    ]
+    (vm,) = (one for one in with_host_limits(objects) if isinstance(one, VirtualMachine))
+    assert vm.allowed_hosts == ("h1", "h3")
+
+
+def document(kind: str, name: str, spec: dict[str, Any], **parts: Any) -> dict[str, Any]:
+    metadata = {"name": name, "labels": parts.pop("labels", {})}
+    return {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec, **parts}
+
+
+def test_offline_answers_keep_a_vm_and_its_slots_on_hosts_of_its_network(tmp_path: Path) -> None:
+    size = {"cpu": "32", "memory": "64Gi"}
+    status = {
+        "capacity": size,
+        "allocation": {"cpu": "0", "memory": "0"},
+        "domainCapabilities": {"hypervisorType": "kvm"},
+    }
+    spec = {"flavor": "m1", "resources": {"cpu": "4", "memory": "8Gi"}, "ports": ["x"]}
+    placed = {"assigned": {"hypervisor": "h1"}, "phase": "start"}
+    items = [
+        *(
+            document(
+                "Hypervisor", f"h{n}", {"management": "node"}, status=status, labels={"rack": "a" if n < 3 else "b"}
+            )
+            for n in range(1, 6)
+        ),
+        document("VirtualNetwork", "dmz", {"type": "bridged", "hostLabels": {"rack": "a"}}),
+        document("VirtualMachine", "web", spec, status=placed),
+        document("VirtualMachinePort", "web.0", {"vm": "web", "network": "dmz", "mac": "02:00:00:00:00:01"}),
+    ]
+    (tmp_path / "objects.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    applied = outlive("apply", "-f", tmp_path / "objects.json", "--status", "--state-dir", tmp_path / "state")
+    assert applied.code == 0, applied.err
+    state = tmp_path / "state.json"
+    state.write_text(outlive("dump", "--state-dir", tmp_path / "state").out)
+    ranked = outlive("placement", "rank", "--vm", "web", "--explain", "--state", state)
+    assert "1 hosts would take it" in ranked.out
+    assert "network dmz reaches h1 and h2: it may run nowhere else" in ranked.out
+    assert outlive("whatif", "remove-host", "h5", "-k", "1", "--state", state).code == 0
+    without = outlive("whatif", "remove-host", "h2", "-k", "1", "--state", state)
+    assert (without.code, "web" in without.out) == (1, True)
+    more = ["--count", "1", "-k", "2", "--state", state, "-o", "json"]
+    assert outlive("whatif", "add-host", "--like", "h2", *more).code == 0, "a copy has the label that reaches it"
+    assert outlive("whatif", "add-host", "--like", "h5", *more).code == 1

@@ -1,0 +1,268 @@
+"""The role of ``outlive up`` on a simulated OVN: what it measures, reports and finds wrong, and where VMs may run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import NotFound
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.failover.ports import Inline
+from outlive.network.operations import PORTS, delete, upsert
+from outlive.network.ports import Scope
+from outlive.resources import (
+    Assigned,
+    Event,
+    Fault,
+    Hypervisor,
+    HypervisorSpec,
+    Migration,
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachineSpec,
+    VirtualMachineStatus,
+    VirtualNetwork,
+)
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.roles.settings import RoleSettings
+from outlive.roles.up import NetworkDatabases, Ports, UpRole
+from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
+from outlive.store import list_all
+from outlive.store.memory import MemoryStore
+
+MAC = "02:00:00:00:00:01"
+INTERFACE = "00000000-0000-4000-8000-000000000001"
+NETWORKS = {
+    "green": VirtualNetworkSpec(type="layer2", subnets=(Subnet(cidr="10.1.0.0/24"),)),
+    "red": VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/16"),)),
+    "rack": VirtualNetworkSpec(type="bridged", host_labels={"rack": "a"}),
+}
+
+
+def objects(network: str) -> list[Resource]:
+    hosts = [
+        Hypervisor(metadata=ObjectMeta(name=name, labels={"rack": rack}), spec=HypervisorSpec(management="node"))
+        for name, rack in (("ch-1", "a"), ("ch-2", "b"))
+    ]
+    vm = VirtualMachine(
+        metadata=ObjectMeta(name="web"),
+        spec=VirtualMachineSpec(ports=(INTERFACE,)),
+        status=VirtualMachineStatus(assigned=Assigned(hypervisor="ch-1")),
+    )
+    port = VirtualMachinePort(
+        metadata=ObjectMeta(name="web.0"), spec=VirtualMachinePortSpec(vm="web", network=network, mac=MAC)
+    )
+    return [
+        *hosts,
+        *(VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec) for name, spec in NETWORKS.items()),
+        vm,
+        port,
+    ]
+
+
+@dataclass
+class Cloud:
+    """One server on a simulated OVN with two chassis."""
+
+    store: MemoryStore
+    ovn: SimulatedOvn
+    role: UpRole
+    databases: NetworkDatabases
+
+    async def port(self) -> VirtualMachinePort:
+        return await self.store.get(VirtualMachinePort, "web.0")
+
+    async def vm(self) -> VirtualMachine:
+        return await self.store.get(VirtualMachine, "web")
+
+    async def set_vm(self, **status: Any) -> None:
+        now = await self.vm()
+        await self.store.replace_status(
+            msgspec.structs.replace(now, status=msgspec.structs.replace(now.status, **status))
+        )
+
+    async def plug(self, host: str) -> None:
+        self.ovn.plug((await self.port()).status.interfaces[host], host)
+
+    async def check(self, name: str = "") -> list[tuple[str, str]]:
+        found = await self.role.check_network({"name": name})
+        return [(one["code"], one["about"]) for one in found["findings"]]
+
+    async def faults(self) -> set[str]:
+        return {one.name async for one in list_all(self.store, Fault) if not one.ended}
+
+    async def events(self) -> set[str]:
+        return {one.reason async for one in list_all(self.store, Event)}
+
+
+def in_cloud(network: str, story: Callable[[Cloud], Awaitable[None]], *, on_ovn: bool = True) -> None:
+    async def scene() -> None:
+        clock, random = LoopClock(), Random(1)
+        ids = SeededIds(random)
+        store, ovn = MemoryStore(clock, ids), SimulatedOvn("ch-1", "ch-2")
+        store.load(objects(network))
+        databases = NetworkDatabases(
+            SimulatedNorthbound(ovn, clock, random.fork("nb")), SimulatedSouthbound(ovn, clock, random.fork("sb"))
+        )
+        ports = Ports(computer=Inline(), network=databases if on_ovn else None)
+        role = UpRole(store, RoleSettings(), ports, identity="a", clock=clock, random=random, ids=ids)
+        await role.prepare()
+        task = asyncio.create_task(role.run())
+        await asyncio.sleep(5)
+        try:
+            await story(Cloud(store, ovn, role, databases))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("network", ["green", "red"])
+def test_the_stages_of_a_switch_over_are_measured_after_it(network: str) -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.plug("ch-1")
+        await cloud.set_vm(migration=Migration(id="m1", source="ch-1", target="ch-2"))
+        await asyncio.sleep(1)
+        await cloud.plug("ch-2")
+        await asyncio.sleep(5)
+        move = (await cloud.port()).status.migration
+        assert move is not None
+        assert (move.prepared, list(move.times_ms)) == (True, ["prepare"])
+        await cloud.set_vm(migration=None, assigned=Assigned(hypervisor="ch-2"))
+        await asyncio.sleep(5)
+        status = (await cloud.port()).status
+        assert status.active_on == "ch-2"
+        assert status.migration is not None
+        assert {"prepare", "decide", "commit"} <= status.migration.times_ms.keys()
+        assert (status.gap_ms is not None) == (network == "red"), "of a shared port the guest itself switches over"
+        text = cloud.role.metrics.render().decode()
+        for stage in ("prepare", "decide", "commit"):
+            assert f'outlive_network_stage_seconds_count{{stage="{stage}"}} 1.0' in text
+
+    in_cloud(network, story)
+
+
+def test_what_is_as_it_should_be_has_no_findings_and_what_is_not_is_found() -> None:
+    async def story(cloud: Cloud) -> None:
+        assert await cloud.check() == [("not-bound", "VirtualMachinePort/web.0")]
+        await cloud.plug("ch-1")
+        assert await cloud.check() == await cloud.check("web") == await cloud.check("green") == []
+        with pytest.raises(NotFound):
+            await cloud.check("nobody")
+        cloud.ovn.kill("ch-1")
+        await cloud.databases.northbound.renumber(comment="a test")
+        assert ("chassis-silent", "Hypervisor/ch-1") in await cloud.check()
+
+    in_cloud("green", story)
+
+
+def test_rows_of_a_vm_that_is_gone_are_surplus() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.plug("ch-1")
+        row = cloud.ovn.rows[PORTS][-1]
+        ids = {**row["external_ids"], "k8s.ovn.org/vm": "ghost"}
+        stray = upsert(PORTS, {"name": "ghost"}, {**row, "name": "ghost", "addresses": [], "external_ids": ids})
+        await cloud.databases.northbound.transact(Scope(), lambda _rows, _features: [stray], comment="a test")
+        assert ("row-surplus", "VirtualMachine/ghost") in await cloud.check()
+        assert ("row-surplus", "VirtualMachine/ghost") in await cloud.check("ghost")
+
+    in_cloud("green", story)
+
+
+def test_rows_that_somebody_else_deletes_come_again_and_are_told_of() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.plug("ch-1")
+        other = SimulatedNorthbound(cloud.ovn, LoopClock(), Random(2))
+        gone = delete(PORTS, {"name": INTERFACE})
+        await other.transact(Scope(), lambda _rows, _features: [gone], comment="a test")
+        await asyncio.sleep(5)
+        assert await cloud.check() == []
+        assert "ProgrammedAgain" in await cloud.events()
+
+    in_cloud("green", story)
+
+
+def test_a_database_that_is_away_for_long_is_a_fault_until_it_is_back() -> None:
+    async def story(cloud: Cloud) -> None:
+        cloud.ovn.faults.northbound_down = True
+        await asyncio.sleep(20)
+        assert await cloud.faults() & {"network-away.default"} == set()
+        await asyncio.sleep(30)
+        assert "network-away.default" in await cloud.faults()
+        cloud.ovn.faults.northbound_down = False
+        await asyncio.sleep(15)
+        assert "network-away.default" not in await cloud.faults()
+        await asyncio.sleep(10)
+        assert {"OvnAway", "OvnBack"} <= await cloud.events()
+
+    in_cloud("green", story)
+
+
+def test_a_port_that_cannot_be_programmed_is_told_of_at_once_and_a_fault_after_a_minute() -> None:
+    async def story(cloud: Cloud) -> None:
+        await asyncio.sleep(5)
+        assert "NotProgrammed" in await cloud.events()
+        assert "network-port-refused.web.0" not in await cloud.faults()
+        await asyncio.sleep(75)
+        assert "network-port-refused.web.0" in await cloud.faults()
+
+    in_cloud("missing", story)
+
+
+def test_a_chassis_that_does_not_follow_is_a_fault() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.plug("ch-1")
+        cloud.ovn.kill("ch-1")
+        await cloud.databases.northbound.renumber(comment="a test")
+        await asyncio.sleep(45)
+        assert "chassis-silent.ch-1" in await cloud.faults()
+
+    in_cloud("green", story)
+
+
+def test_two_ports_with_one_mac_are_a_fault() -> None:
+    async def story(cloud: Cloud) -> None:
+        evil = {"name": "evil", "switch": "green_ovn_layer2_switch", "addresses": [MAC]}
+        row = upsert(PORTS, {"name": "evil"}, evil)
+        await cloud.databases.northbound.transact(Scope(), lambda _rows, _features: [row], comment="a test")
+        await asyncio.sleep(70)
+        assert "network-conflict.web" in await cloud.faults()
+
+    in_cloud("green", story)
+
+
+@pytest.mark.parametrize("on_ovn", [True, False])
+def test_a_vm_stays_on_hosts_that_its_network_reaches_also_without_ovn(on_ovn: bool) -> None:
+    async def story(cloud: Cloud) -> None:
+        assert (await cloud.vm()).allowed_hosts == ("ch-1",)
+        host = await cloud.store.get(Hypervisor, "ch-2")
+        labels = {**host.metadata.labels, "rack": "a"}
+        await cloud.store.replace(
+            msgspec.structs.replace(host, metadata=msgspec.structs.replace(host.metadata, labels=labels))
+        )
+        await asyncio.sleep(2)
+        assert (await cloud.vm()).allowed_hosts == ("ch-1", "ch-2")
+        await cloud.store.delete((await cloud.port()).ref)
+        await asyncio.sleep(2)
+        assert (await cloud.vm()).allowed_hosts == ()
+
+    in_cloud("rack", story, on_ovn=on_ovn)
+
+
+def test_a_server_without_ovn_has_no_networks_to_check() -> None:
+    async def story(cloud: Cloud) -> None:
+        with pytest.raises(NotFound):
+            await cloud.check()
+
+    in_cloud("green", story, on_ovn=False)
