@@ -87,8 +87,8 @@ def test_a_routed_guest_moves_on_between_two_hosts_that_are_not_its_home(lab: Ne
         assert_settled(lab, "routed", target)
 
 
-@pytest.mark.parametrize("network", ["layer2", "routed"])
-def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(lab: NetworkLab, network: str) -> None:
+def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(lab: NetworkLab) -> None:
+    network = "routed"
     assert lab.ovn is not None
     source = lab.host_of(network)
     target = "host-3" if source != "host-3" else "host-2"
@@ -105,10 +105,8 @@ def test_a_move_whose_network_is_not_prepared_is_aborted_and_nothing_has_moved(l
     assert_settled(lab, network, source)
 
 
-@pytest.mark.parametrize("network", ["layer2", "routed"])
-def test_controllers_that_are_killed_in_the_middle_finish_the_move_when_they_are_back(
-    lab: NetworkLab, network: str
-) -> None:
+def test_controllers_that_are_killed_in_the_middle_finish_the_move_when_they_are_back(lab: NetworkLab) -> None:
+    network = "layer2"
     source = lab.host_of(network)
     target = "host-2" if source != "host-2" else "host-1"
     lab.outlive("vm", "move", network, "--to", target, "--force-live")
@@ -120,8 +118,8 @@ def test_controllers_that_are_killed_in_the_middle_finish_the_move_when_they_are
     assert_settled(lab, network, lab.host_of(network))
 
 
-@pytest.mark.parametrize("network", ["layer2", "routed"])
-def test_a_target_that_dies_in_the_middle_leaves_one_copy_that_answers(lab: NetworkLab, network: str) -> None:
+def test_a_target_that_dies_in_the_middle_leaves_one_copy_that_answers(lab: NetworkLab) -> None:
+    network = "routed"
     source = lab.host_of(network)
     target = next(one for one in lab.hosts if one.name not in (source, "host-1"))
     lab.outlive("vm", "move", network, "--to", target.name, "--force-live")
@@ -139,8 +137,8 @@ def test_a_target_that_dies_in_the_middle_leaves_one_copy_that_answers(lab: Netw
     assert_settled(lab, network, host)
 
 
-@pytest.mark.parametrize("network", TYPES)
-def test_after_a_power_loss_the_guest_answers_at_its_address_elsewhere(lab: NetworkLab, network: str) -> None:
+def test_after_a_power_loss_the_guest_answers_at_its_address_elsewhere(lab: NetworkLab) -> None:
+    network = "routed"
     ip, source = address(lab, network), lab.host_of(network)
     size = lab.console(network).stat().st_size
     lab.host(source).power_off()

@@ -13,7 +13,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -23,12 +22,13 @@ from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
-from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter, condition_of
+from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
+from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
+from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
-    Binding,
     Chassis,
     NorthboundDb,
     OvnFeatures,
@@ -46,14 +46,13 @@ from outlive.network.views import (
     place_of,
 )
 from outlive.resources import (
+    Announcement,
     Hypervisor,
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
-    VirtualMachinePortStatus,
     VirtualNetwork,
 )
-from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
@@ -110,6 +109,7 @@ class NetworkController:
         emit: Any,
         max_parallel: int = 16,
         gc_period_s: float = 600.0,
+        neighbours_limit: int = 256,
     ) -> None:
         self.informers = informers
         self._store = store
@@ -119,6 +119,7 @@ class NetworkController:
         self._clock = clock
         self._events = NetworkEvents(informers, emit)
         self._max_parallel = max_parallel
+        self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
@@ -281,14 +282,23 @@ class NetworkController:
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+        now_at = as_datetime(self._clock.now())
         for port_name, problem in problems.items():
             self._events.report_problem(port_name, problem)
-            await self._writer.write_port(port_name, _not_programmed(problem, as_datetime(self._clock.now())))
+            await self._writer.write_port(port_name, refused_status(problem, now_at))
         move = await self._prepared(name, place, planned, receipt) if place.move else {}
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
-            await self._writer.write_port(port_name, self._settled(own, place, binding, move.get(port_name)))
+            change = settled_status(
+                own,
+                place,
+                bound=binding is not None and binding.chassis == self._chassis_of(place.host),
+                move=move.get(port_name),
+                announcements=self._announcements(port_name, own, place),
+                at=now_at,
+            )
+            await self._writer.write_port(port_name, change)
         if place.move and not all(one.prepared for one in move.values()):
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
@@ -387,16 +397,8 @@ class NetworkController:
         known, features = self._vms[name], self._nb.features()
         moves = {}
         for port_name, own in planned.items():
-            interface = interface_id(own.interface, own.mode, place.target)
-            binding = await self._sb.binding(interface)
-            waits_alone = own.mode == "shared" and not (features.chassis_list and features.strategies)
-            problem: Reason | None = None
-            if target not in found:
-                problem = reason(NetworkReason.NO_CHASSIS, host=place.target)
-            elif not waits_alone and (binding is None or target not in (binding.chassis, *binding.additional_chassis)):
-                problem = reason(NetworkReason.NOT_BOUND, host=place.target, port=interface)
-            elif found[target].nb_cfg < known.nb_cfg:
-                problem = reason(NetworkReason.FLOWS_BEHIND, host=place.target)
+            binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
+            problem = preparation_problem(own, place.target, target, found, binding, features, known.nb_cfg)
             before = self.informers.ports.get(port_name)
             reported = before.status.migration if before is not None else None
             if problem is None:
@@ -427,35 +429,15 @@ class NetworkController:
             SwitchOver(name, move_id, switched, twins, chassis, receipt, known.decide_s, known.commit_s)
         )
 
-    def _settled(self, own: OwnPort, place: VmPlace, binding: Binding | None, move: PortMove | None) -> Any:
-        """From the status of a port that OVN has to what it is now."""
-        chassis = self._chassis_of(place.host)
-        bound = binding is not None and binding.chassis == chassis
-        interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
-        now_at = as_datetime(self._clock.now())
-
-        def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-            conditions = with_condition(now.conditions, condition_of("Programmed", None, now_at))
-            conditions = with_condition(
-                conditions,
-                condition_of(
-                    "Bound",
-                    None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host]),
-                    now_at,
-                ),
-            )
-            conditions = with_condition(conditions, condition_of("AddressesReserved", None, now_at))
-            switched = now.active_on not in ("", place.host)
-            return _replace(
-                now,
-                interfaces=interfaces,
-                active_on=place.host,
-                switched_at=now_at if switched else now.switched_at,
-                migration=move or now.migration,
-                conditions=conditions,
-            )
-
-        return change
+    def _announcements(self, name: str, own: OwnPort, place: VmPlace) -> tuple[Announcement, ...] | None:
+        """What the guest is told where it has just come from another host; ``None`` where it has not."""
+        port = self.informers.ports.get(name)
+        if own.network.type != "routed" or port is None or port.status.active_on in ("", place.host):
+            return None
+        others = [one for one in self.informers.ports.by_index(BY_NETWORK, own.network.name) if one.name != name]
+        neighbours = ((one, place_of(self.informers.vms.get(one.spec.vm)).host) for one in others)
+        move = port.status.migration.id if port.status.migration is not None else ""
+        return tell_guest(own, place.host, move, neighbours, self._neighbours_limit)
 
 
 class _Moves:
@@ -473,12 +455,3 @@ class _Moves:
 
 def _name(old: Any, new: Any) -> str:
     return str((new if new is not None else old).name)
-
-
-def _not_programmed(problem: Reason, at: datetime) -> Any:
-    """From the status of a port to one that says why OVN does not have it."""
-
-    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-        return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
-
-    return change

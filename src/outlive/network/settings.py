@@ -32,9 +32,6 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """In mode ``interconnect``: the hosts that these databases program."""
     probe: Duration = Duration(5.0)
     """After so long without a word the databases are asked for one; after twice as long the connection is made anew."""
-    activation_timeout: Duration = Duration(3.0)
-    """So long after the guest runs at its target a shared port is bound there alone, whether it has announced itself or
-    not."""
     gc_period: Duration = Duration(600.0)
     """How often rows of VMs that are gone are looked for; what is found is deleted one period later."""
     max_parallel: Annotated[int, Meta(ge=1, le=256)] = 16

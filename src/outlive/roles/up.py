@@ -483,6 +483,7 @@ class UpRole:
             emit=self._events.emit,
             max_parallel=self.settings.network.max_parallel,
             gc_period_s=float(self.settings.network.gc_period),
+            neighbours_limit=self.settings.network.announce_neighbours_max,
         )
         self.network.attach(self.manager, self.elector)
         faults = NetworkFaults(

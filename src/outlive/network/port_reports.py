@@ -1,0 +1,80 @@
+"""What is reported of a port: whether a target can take it over, and where it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from outlive.network.informers import PortChange, condition_of
+from outlive.network.own_vms import OwnPort
+from outlive.network.ports import Binding, Chassis, OvnFeatures
+from outlive.network.views import VmPlace
+from outlive.resources import Announcement, PortMove, VirtualMachinePortStatus
+from outlive.resources.meta import with_condition
+from outlive.resources.networks import interface_id
+from outlive.resources.reasons import NetworkReason, Reason, reason
+
+_replace = msgspec.structs.replace
+
+
+def preparation_problem(
+    own: OwnPort,
+    host: str,
+    chassis: str,
+    known: Mapping[str, Chassis],
+    binding: Binding | None,
+    features: OvnFeatures,
+    nb_cfg: int,
+) -> Reason | None:
+    """Why a host cannot take the port over yet; ``None``: it can.
+
+    Its chassis has bound the port, and has the change ``nb_cfg``. An OVN that binds a port once lets it wait unbound.
+    """
+    if chassis not in known:
+        return reason(NetworkReason.NO_CHASSIS, host=host)
+    waits_unbound = own.mode == "shared" and not (features.chassis_list and features.strategies)
+    if not waits_unbound and (binding is None or chassis not in (binding.chassis, *binding.additional_chassis)):
+        return reason(NetworkReason.NOT_BOUND, host=host, port=interface_id(own.interface, own.mode, host))
+    return reason(NetworkReason.FLOWS_BEHIND, host=host) if known[chassis].nb_cfg < nb_cfg else None
+
+
+def settled_status(
+    own: OwnPort,
+    place: VmPlace,
+    *,
+    bound: bool,
+    move: PortMove | None,
+    announcements: tuple[Announcement, ...] | None,
+    at: datetime,
+) -> PortChange:
+    """From the status of a port that OVN has to what it is now. ``announcements``: ``None`` leaves those of before."""
+    interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
+    unbound = None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host])
+
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        conditions = now.conditions
+        for kind, problem in (("Programmed", None), ("Bound", unbound), ("AddressesReserved", None)):
+            conditions = with_condition(conditions, condition_of(kind, problem, at))
+        switched = now.active_on not in ("", place.host)
+        return _replace(
+            now,
+            interfaces=interfaces,
+            active_on=place.host,
+            switched_at=at if switched else now.switched_at,
+            migration=move or now.migration,
+            announcements=announcements if switched and announcements is not None else now.announcements,
+            conditions=conditions,
+        )
+
+    return change
+
+
+def refused_status(problem: Reason, at: datetime) -> PortChange:
+    """From the status of a port to one that says why OVN does not have it."""
+
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
+
+    return change
