@@ -152,7 +152,7 @@ def test_a_port_that_is_deleted_leaves_no_row(lab: NetworkLab) -> None:
     lab.make_guest("extra", "layer2", "host-1", extra="net=dhcp")
     lab.warm_up("layer2", lab.await_guest("extra"))
     assert lab.rows_of("extra") == [guest_interface("extra")]
-    lab.outlive("delete", "virtualmachineports", "extra.0")
+    lab.outlive("delete", "virtualmachineports", "extra.0", "--yes")
     until(lambda: lab.rows_of("extra") == [], "its rows go", 20)
     with pytest.raises(LabError):
         lab.port("extra")
