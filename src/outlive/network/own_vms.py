@@ -271,9 +271,11 @@ class _Plan:
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
     def delete_others(self) -> None:
-        """Delete rows of the VM that it is not to have."""
+        """Delete rows of the VM that it is not to have; a port that a host is isolated from stays until that ends."""
         gone = [
-            row["name"] for row in self.draft.table(PORTS) if self._is_own_port(row) and row["name"] not in self._ports
+            row["name"]
+            for row in self.draft.table(PORTS)
+            if self._is_own_port(row) and row["name"] not in self._ports and not isolated_hosts(row)
         ]
         if gone:
             self.draft.add(delete(PORTS, *({"name": name} for name in gone)))

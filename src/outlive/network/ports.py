@@ -124,8 +124,11 @@ class NorthboundDb(Protocol):
         """
         ...
 
-    async def renumber(self, *, comment: str) -> Receipt:
-        """Raise the number that chassis repeat, without another change."""
+    async def renumber(self, *, comment: str, beyond: int = 0) -> Receipt:
+        """Raise the number that chassis repeat, without another change, to more than ``beyond``.
+
+        A database that was restored counts from an older number on, and chassis still report numbers of before.
+        """
         ...
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:

@@ -142,6 +142,20 @@ def test_a_host_that_is_isolated_from_a_port_does_not_bind_it_and_the_next_one_d
     assert f"{ISOLATED_KEY}kvm-1" in ports_of(elsewhere)[ID]["external_ids"], "the mark stays until it is lifted"
 
 
+def test_a_twin_that_its_host_is_isolated_from_stays_disabled_until_that_ends() -> None:
+    twin = interface_id(ID, "twin", "kvm-1")
+    cut = plan(isolated(plan({}, port(BLUE)).rows, twin, "kvm-1"), port(BLUE)).rows
+    elsewhere = plan(cut, port(BLUE), host="kvm-2").rows
+    assert ports_of(elsewhere)[twin]["enabled"] is False
+    assert ports_of(elsewhere)[twin]["options"] == {"requested-chassis": NOBODY}
+    lifted = [
+        {**row, "external_ids": {key: one for key, one in row["external_ids"].items() if ISOLATED_KEY not in key}}
+        for row in elsewhere[PORTS]
+    ]
+    after = plan({**elsewhere, PORTS: lifted}, port(BLUE), host="kvm-2").rows
+    assert set(ports_of(after)) == {interface_id(ID, "twin", "kvm-2")}
+
+
 def test_a_port_that_somebody_else_made_stays_as_it_is() -> None:
     foreign: Rows = {PORTS: [{"name": ID, "switch": "theirs", "external_ids": {"neutron": "yes"}}]}
     result = plan(foreign, port())

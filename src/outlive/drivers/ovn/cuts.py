@@ -104,6 +104,8 @@ class OvnCuts(ArrivedPorts):
 
             receipt = await nb.transact(Scope(ports=tuple(sorted(names))), plan, comment=f"isolate {host}")
             self._numbers[host] = max(self._numbers.get(host, 0), receipt.nb_cfg)
+        receipt = await self._beyond(nb, sb, receipt, f"isolate {host}")
+        self._numbers[host] = max(self._numbers[host], receipt.nb_cfg)
         obeyed = await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)
         if not obeyed.done and any(one.name == chassis for one in await sb.chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
@@ -111,6 +113,7 @@ class OvnCuts(ArrivedPorts):
             off = await self._chassis_off()
             others = [one.name for one in await sb.chassis() if one.name != chassis and one.name not in off]
             later = await nb.renumber(comment=f"{host} is off the overlay")
+            later = await self._beyond(nb, sb, later, f"{host} is off the overlay")
             self._numbers[host] = max(self._numbers.get(host, 0), later.nb_cfg)
             await nb.applied(later, on=others, limit_s=OTHERS_S)
 
@@ -123,7 +126,9 @@ class OvnCuts(ArrivedPorts):
             return CutReport()
         number = self._numbers.get(host)
         if number is None:  # another process ordered it: all that was ordered until now counts
-            number = self._numbers[host] = (await nb.renumber(comment=f"is {host} isolated")).nb_cfg
+            comment = f"is {host} isolated"
+            receipt = await self._beyond(nb, sb, await nb.renumber(comment=comment), comment)
+            number = self._numbers[host] = receipt.nb_cfg
         off = await self._chassis_off() - {chassis}
         known = {one.name: one for one in await sb.chassis() if one.name not in off}
         obeys, is_off, behind = arrived(chassis, known, number)
@@ -142,6 +147,12 @@ class OvnCuts(ArrivedPorts):
             evidence=evidence if scope else "",
             unanswered="" if obeys or is_off else f"chassis {', '.join(behind[:3])} has not confirmed change {number}",
         )
+
+    async def _beyond(self, nb: NorthboundDb, sb: SouthboundDb, receipt: Receipt, comment: str) -> Receipt:
+        """A number that no chassis has reported yet: what one reports by accident, such as a number of before the
+        database was restored, confirms nothing."""
+        highest = max((one.nb_cfg for one in await sb.chassis()), default=0)
+        return receipt if highest < receipt.nb_cfg else await nb.renumber(comment=comment, beyond=highest)
 
     async def _chassis_off(self) -> set[str]:
         """Chassis that have no power: they confirm nothing, and nobody reaches anybody through them."""

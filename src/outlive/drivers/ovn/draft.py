@@ -21,11 +21,12 @@ UNIQUE_NAMES: Final = (PORTS, ROUTER_PORTS)
 _PSEUDO: Final = tuple(parent.name for parent in PARENTS.values())
 
 
-RAISE_NUMBER: Final = (
-    {"op": "mutate", "table": GLOBAL, "where": [], "mutations": [["nb_cfg", "+=", 1]]},
-    {"op": "select", "table": GLOBAL, "where": [], "columns": ["nb_cfg"]},
-)
-"""Raises the number of the database's state, and answers it last."""
+def raise_number(by: int = 1) -> list[Any]:
+    """Raise the number of the database's state; the last result is the new one."""
+    return [
+        {"op": "mutate", "table": GLOBAL, "where": [], "mutations": [["nb_cfg", "+=", by]]},
+        {"op": "select", "table": GLOBAL, "where": [], "columns": ["nb_cfg"]},
+    ]
 
 
 class OvsdbDraft:
@@ -86,7 +87,7 @@ class OvsdbDraft:
         if not work:
             return []
         remark = {"op": "comment", "comment": comment}
-        return [remark, *self._waits(), *work, *(RAISE_NUMBER if numbered else ())]
+        return [remark, *self._waits(), *work, *(raise_number() if numbered else ())]
 
     def own_rows(self, operations: Sequence[Any], results: Sequence[Any]) -> set[str]:
         """The uuids of all rows that the transaction wrote."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 from outlive.base.deadline import deadline
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable
 from outlive.drivers.ovn.client import CALL_S, PROBE_MS, OvsdbClient, Work
-from outlive.drivers.ovn.draft import RAISE_NUMBER, OvsdbDraft
+from outlive.drivers.ovn.draft import OvsdbDraft, raise_number
 from outlive.drivers.ovn.replica import Replica
 from outlive.drivers.ovn.rows import GLOBAL, TABLES, NorthboundRows
 from outlive.drivers.ovn.southbound import OvnSouthbound
@@ -78,12 +78,12 @@ class OvnNorthbound:
 
             return await self._client.run(make, self._limit_s)
 
-    async def renumber(self, *, comment: str) -> Receipt:
+    async def renumber(self, *, comment: str, beyond: int = 0) -> Receipt:
         """See the protocol."""
         async with self._turn_to_write(comment):
 
             def make(replica: Replica) -> Work[Receipt]:
-                return self._raise_number(replica, comment)
+                return self._raise_number(replica, comment, beyond)
 
             return await self._client.run(make, self._limit_s)
 
@@ -162,8 +162,9 @@ class OvnNorthbound:
             )
         raise Refused(f"{DATABASE} does not take {comment!r}: {words}", remedy="correct the rows that the plan makes")
 
-    def _raise_number(self, replica: Replica, comment: str) -> Work[Receipt]:
-        results = yield [{"op": "comment", "comment": comment}, *RAISE_NUMBER]
+    def _raise_number(self, replica: Replica, comment: str, beyond: int) -> Work[Receipt]:
+        by = max(1, beyond + 1 - int(_global(replica).get("nb_cfg", 0)))
+        results = yield [{"op": "comment", "comment": comment}, *raise_number(by)]
         error: dict[str, Any] = next((one for one in results if one and "error" in one), {})
         if error:
             words = f"{error['error']}: {error.get('details', '')}".rstrip(": ")

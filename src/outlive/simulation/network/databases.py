@@ -89,9 +89,10 @@ class SimulatedNorthbound:
             return Receipt(ops=tuple(effective), nb_cfg=number if numbered else 0)
         raise Conflict(f"others changed the rows of {comment!r} each of {TRIES} times")
 
-    async def renumber(self, *, comment: str) -> Receipt:
+    async def renumber(self, *, comment: str, beyond: int = 0) -> Receipt:
         """See the protocol."""
         await self._travel()
+        self._ovn.nb_cfg = max(self._ovn.nb_cfg, beyond)
         return Receipt(nb_cfg=self._ovn.commit([], self))
 
     async def applied(self, receipt: Receipt, *, on: Collection[str], limit_s: float) -> Applied:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from outlive.base.random import Random
-from outlive.network.operations import Rows
 from outlive.node.ports import DomainState
 from outlive.resources import VirtualMachinePort
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.hypervisors import SimDomain, SimHypervisor
 from outlive.simulation.network.answers import Delivery, Senders, hears, is_installed
-from outlive.simulation.network.ovn import InstalledFlows, SimulatedOvn
+from outlive.simulation.network.ovn import InstalledFlows, OvnBackup, SimulatedOvn
 from outlive.simulation.networks import Networks, Segment
 
 LAG_S: Final = (0.002, 0.05)
@@ -63,7 +62,7 @@ class Fabric:
         self.ovn.defer = self._defer
         self.lag_s = LAG_S
         """From a change until northd has translated it, and from that until a chassis has it; drawn between these."""
-        self.backup: Rows | None = None
+        self.backup: OvnBackup | None = None
         """Of the northbound database, if somebody has made one."""
         self.stopped: set[str] = set()
         """Hosts whose ovn-controller is stopped, or hangs."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -92,6 +92,13 @@ class SimulatedChassis(msgspec.Struct, kw_only=True):
     """Ports that are additional here, and whose guest has spoken."""
 
 
+class OvnBackup(NamedTuple):
+    """A northbound database as it was."""
+
+    rows: Rows
+    nb_cfg: int
+
+
 class SimulatedOvn:
     """See the module. ``changed`` of each listener is called with the rows before and after, and who wrote them."""
 
@@ -142,13 +149,17 @@ class SimulatedOvn:
         self._replace(after, writer)
         return self.nb_cfg
 
-    def backup(self) -> Rows:
-        """The rows of now, to restore them later."""
-        return apply(self.rows, ())
+    def backup(self) -> OvnBackup:
+        """The northbound database of now, to restore it later."""
+        return OvnBackup(apply(self.rows, ()), self.nb_cfg)
 
-    def restore(self, rows: Rows) -> None:
-        """The rows are again what they were; connections are made anew."""
-        self._replace(apply(rows, ()), None)
+    def restore(self, backup: OvnBackup) -> None:
+        """The northbound database is again what it was, its number too; connections are made anew.
+
+        What chassis have reported stays: the southbound database is another one.
+        """
+        self.nb_cfg = backup.nb_cfg
+        self._replace(apply(backup.rows, ()), None)
 
     def reconnect(self) -> None:
         """All connections to the databases are made anew."""
