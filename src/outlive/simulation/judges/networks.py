@@ -70,9 +70,13 @@ def _is_isolated(truth: Truth, port: FabricPort, host: str) -> bool:
     assert truth.fabric is not None
     own = interface_id(port.interface, port.mode, host)
     rows = (row for row in truth.fabric.ovn.rows.get(PORTS, ()) if row.get("name") == own)
+    return _is_recorded(truth, host) and any(host in isolated_hosts(row) for row in rows)
+
+
+def _is_recorded(truth: Truth, host: str) -> bool:
+    """Whether the host's Membership says that it is isolated, or there is none that could."""
     member = truth.store.find_member_record(host)
-    is_recorded = member is None or member.cut.through > 0
-    return is_recorded and any(host in isolated_hosts(row) for row in rows)
+    return member is None or member.cut.through > 0
 
 
 def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
@@ -85,6 +89,8 @@ def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
             key = vm_in(external_ids(row))
             if external_ids(row).get(OWNER_KEY) != OWN_CONTROLLER or key is None or key.namespace != OWN_NAMESPACE:
                 continue
+            if any(_is_recorded(truth, host) for host in isolated_hosts(row)):
+                continue  # it stays until the host is let in
             if why := _excess(truth, row, truth.vm(key.name)):
                 yield key.name, f"{table} has a row of it, {row.get('name') or row.get('ip_prefix') or 'DHCP'}: {why}"
 
