@@ -47,6 +47,7 @@ PARTS = (
     "lab_kubernetes",
     "storage_agent",
     "network",
+    "network_controller",
     "network_moves",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lab.network import NetworkLab, Pings, Stream, guest_interface, started
@@ -19,7 +21,8 @@ SILENCE_MS = 10_000.0
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkLab]:
-    for one in started(tmp_path_factory.mktemp("lab")):
+    folder = os.environ.get("OUTLIVE_TEST_OVN")
+    for one in started(tmp_path_factory.mktemp("lab"), programs=Path(folder) if folder else None):
         for network in TYPES:
             one.make_guest(network, network, "host-1")
         for network in TYPES:
