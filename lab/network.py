@@ -24,6 +24,7 @@ from lab.cluster import Lab, document
 from lab.hosts import Host
 from lab.ovn import PHYSICAL, Workload
 from lab.processes import until
+from outlive.network.names import ISOLATED_KEY
 
 MTU: Final = 1342
 NETWORKS: Final[Mapping[str, dict[str, Any]]] = {
@@ -290,14 +291,22 @@ class NetworkLab(Lab):
                     return True
         return False
 
-    def rows_of(self, name: str) -> list[str]:
+    def rows_of(self, name: str) -> set[str]:
         """Names of the logical ports, and prefixes of the routes, that OVN has for the guest."""
         assert self.ovn is not None
-        found = []
+        found: set[str] = set()
         for table, column in (("Logical_Switch_Port", "name"), ("Logical_Router_Static_Route", "ip_prefix")):
             words = ("--bare", f"--columns={column}", "find", table, f'external_ids:"k8s.ovn.org/vm"={name}')
-            found += self.ovn.nbctl(*words).split()
-        return sorted(found)
+            found.update(self.ovn.nbctl(*words).split())
+        return found
+
+    def isolated_rows(self, name: str) -> set[str]:
+        """Names of the guest's logical ports that a host is isolated from: they stay until it is let in."""
+        assert self.ovn is not None
+        ovn = self.ovn
+        ports = self.rows_of(name) & set(ovn.nbctl("--bare", "--columns=name", "list", "Logical_Switch_Port").split())
+        words = ("--if-exists", "get", "Logical_Switch_Port")
+        return {one for one in ports if ISOLATED_KEY in ovn.nbctl(*words, one, "external_ids")}
 
 
 def guest_interface(name: str) -> str:

@@ -515,7 +515,7 @@ def test_rules_that_cannot_be_met_are_refused_with_both_rules_and_a_remedy() -> 
             strict = {"weights": {"h1": 1}, "strict": True}
             status, answer = await created("c", hostLimit=["h2"], preferredHosts=strict)
             assert status == 422
-            assert "no host is both in hostLimit and in the strict preferred hosts of c" in answer["message"]
+            assert "no host is at once in hostLimit and in the strict preferred hosts of c" in answer["message"]
             assert (await created("d", preferredHosts={"weights": {"h1": 0}}))[0] == 422
 
     run_real(claim())

@@ -19,6 +19,7 @@ from outlive.commitments.ports import CommitmentSource, ProjectSource
 from outlive.failover.ports import Inline
 from outlive.failover.report.metrics import host_metrics, reservation_metrics
 from outlive.inventory.ports import InventorySource
+from outlive.network.pod_reports import PodReports
 from outlive.network.ports import NorthboundDb, SouthboundDb
 from outlive.node import storage_statistics
 from outlive.node.vm.context import NodeSettings
@@ -27,6 +28,7 @@ from outlive.roles.node import NodePorts, NodeRole
 from outlive.roles.settings import SECTIONS, role_settings
 from outlive.roles.up import Limes, NetworkDatabases, Ports, UpRole
 from outlive.runtime.backups import BackupKeeper, BackupSettings
+from outlive.runtime.cluster_verbs import ClusterEvents
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import NotifierPorts
 from outlive.storage.metrics import PREFIX, AgentMetrics
@@ -98,6 +100,7 @@ def _server_rows() -> list[MetricRow]:
         random=random,
         ids=ids,
     )
+    PodReports(cast("ClusterEvents", NOBODY), role.metrics)
     create_app(ApiDeps(store=store, clock=clock, ids=ids, tokens=Tokens([]), metrics=role.metrics, version=""))
     tokens = SimpleNamespace(informer=SimpleNamespace(items=list))
     storage = [
