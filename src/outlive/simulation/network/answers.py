@@ -26,7 +26,7 @@ ROUTER_PORT: Final = "rtos-"
 """Before the name of the switch to which the cluster router's port leads."""
 
 
-class Delivery(NamedTuple):
+class PacketDestination(NamedTuple):
     """What a packet is addressed to."""
 
     mac: str
@@ -62,7 +62,7 @@ class Senders:
         self._ovn = ovn
         self._zone: tuple[Rows, Mapping[str, ZoneRows]] = ({}, {})
 
-    def reach(self, chassis: str, port: str, delivery: Delivery) -> tuple[str, ...]:
+    def reach(self, chassis: str, port: str, delivery: PacketDestination) -> tuple[str, ...]:
         """Of the addresses, or the MAC where there are none, those whose packets get to the port on that chassis."""
         ovn = self._ovn
         wanted = delivery.addresses or (delivery.mac,)
@@ -73,7 +73,7 @@ class Senders:
             return ()
         return tuple(one for one in wanted if port in self._arrivals(port, one, delivery))
 
-    def _arrivals(self, port: str, address: str, delivery: Delivery) -> set[str]:
+    def _arrivals(self, port: str, address: str, delivery: PacketDestination) -> set[str]:
         rows = self._ovn.southbound
         row = _row(rows, port)
         switch = row.get("switch", "") if row is not None else ""

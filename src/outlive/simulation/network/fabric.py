@@ -17,7 +17,7 @@ from outlive.resources import VirtualMachinePort
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.hypervisors import SimDomain, SimHypervisor
-from outlive.simulation.network.answers import Delivery, Senders, hears, is_installed
+from outlive.simulation.network.answers import PacketDestination, Senders, hears, is_installed
 from outlive.simulation.network.ovn import InstalledFlows, OvnBackup, SimulatedOvn
 from outlive.simulation.networks import Networks, Segment
 
@@ -197,11 +197,11 @@ class Fabric:
             return ()
         return self._senders.reach(chassis, own, self.delivery(port))
 
-    def delivery(self, port: FabricPort) -> Delivery:
+    def delivery(self, port: FabricPort) -> PacketDestination:
         """What packets for the port are addressed to."""
         found = self._find_port(port.name)
         addresses = found.status.addresses if found is not None else ()
-        return Delivery(port.mac, tuple(one.partition("/")[0] for one in addresses), port.routed)
+        return PacketDestination(port.mac, tuple(one.partition("/")[0] for one in addresses), port.routed)
 
     def is_installed(self, host: str, interface: str) -> bool:
         """Whether the host's own switch has flows for its interface."""
