@@ -28,7 +28,7 @@ from outlive.network.addresses import (
 )
 from outlive.network.addressing import derive_mac, parse_any
 from outlive.network.annotation import AnnotationNotSet, decode_entry, parse_annotation, write_entry
-from outlive.network.copies import Copy, PortAddresses, find_siblings, name_mac_owner
+from outlive.network.copies import Copy, PortAddresses, age_key, find_siblings, name_mac_owner
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS
 from outlive.network.pod_cache import PodCache
 from outlive.network.pool import free_address, gateway_of
@@ -110,9 +110,11 @@ class PodAddresses:
             for other in self._cache.pods_with(DEFAULT_NETWORK, address)
             if name_mac_owner(other) != own
         ]
-        eldest = min(rivals, key=_age, default=None)
+        eldest = min(rivals, key=age_key, default=None)
         mine = [one for one in self._cache.copies_of(copy.vm) if not one.completed] if copy.vm is not None else []
-        return eldest if eldest is not None and _age(eldest) < min(map(_age, mine), default=_age(copy)) else None
+        return (
+            eldest if eldest is not None and age_key(eldest) < min(map(age_key, mine), default=age_key(copy)) else None
+        )
 
     async def ensure(self, copy: Copy, copies: Sequence[Copy]) -> Copy:
         """The copy with its addresses, which are in its annotation. Without: they are somebody else's to write.
@@ -273,7 +275,3 @@ def with_entry(copy: Copy, entry: PortAddresses) -> Copy:
 def _addresses(copy: Copy) -> list[str]:
     entry = copy.networks.get(DEFAULT_NETWORK)
     return [str(parse_any(one)) for one in entry.addresses] if entry is not None else []
-
-
-def _age(copy: Copy) -> tuple[float, str]:
-    return (copy.created.timestamp() if copy.created is not None else 0.0, copy.id)
