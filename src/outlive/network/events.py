@@ -26,6 +26,15 @@ class NetworkEvents:
         if took_s >= LATE_S:
             self._warn(_about_vm(vm), "PreparedLate", f"{place.target} was prepared for {port} after {took_s:.1f} s")
 
+    def report_gap(self, port: str, gap_ms: int) -> None:
+        """Tell that the guest was silent for longer than its user accepts."""
+        found = self._informers.ports.get(port)
+        if found is not None and gap_ms > found.spec.max_gap_ms:
+            note = (
+                f"the network was silent for {gap_ms} ms in the last move, longer than maxGapMs {found.spec.max_gap_ms}"
+            )
+            self._warn(ObjectRef(kind="VirtualMachinePort", name=port), "GapExceeded", note)
+
     def report_aborted(self, vm: VirtualMachine | None, move: str) -> None:
         """Tell that the move, which was under way, has been aborted because the network was not prepared."""
         now = vm.status.migration if vm is not None else None
