@@ -123,7 +123,7 @@ class NetworkController:
         self._sb = southbound
         self._decisions = decisions
         self._clock = clock
-        self._events = NetworkEvents(informers, emit)
+        self._events = NetworkEvents(informers, emit, metrics)
         self._max_parallel = max_parallel
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}

@@ -1,4 +1,4 @@
-"""What the network controller tells of ports and VMs as events."""
+"""What the network controller tells of ports and VMs as events, and counts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from outlive.network.informers import NetworkInformers
 from outlive.network.views import VmPlace
 from outlive.resources import ObjectRef, VirtualMachine, condition
 from outlive.resources.reasons import MigrationReason, NetworkReason, Reason, render
+from outlive.runtime.metrics import Metrics
 
 LATE_S: Final = 3.0
 """A target that takes longer to be prepared is told of."""
@@ -17,9 +18,10 @@ _TAKEN: Final = (NetworkReason.ADDRESS_TWICE, NetworkReason.MAC_TWICE)
 class NetworkEvents:
     """See the module. Each is told where something has changed, and not again while it stays."""
 
-    def __init__(self, informers: NetworkInformers, emit: Any) -> None:
+    def __init__(self, informers: NetworkInformers, emit: Any, metrics: Metrics) -> None:
         self._informers = informers
         self._emit = emit
+        self._problems = metrics.counter("network_problems_total", "Problems of VMs of own hosts, as told", ("reason",))
 
     def report_late(self, vm: str, port: str, place: VmPlace, took_s: float) -> None:
         """Tell that a target was prepared late."""
@@ -56,6 +58,7 @@ class NetworkEvents:
         self._warn(about, "AddressTaken" if problem.code in _TAKEN else "NotProgrammed", str(render(problem)))
 
     def _warn(self, about: ObjectRef, reason: str, note: str) -> None:
+        self._problems.labels(reason).inc()
         self._emit(about, reason, note, type="Warning", action="Program")
 
 

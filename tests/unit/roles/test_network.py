@@ -188,6 +188,7 @@ def test_a_gap_above_the_limit_of_the_port_is_told_and_another_place_without_a_m
         assert measured.gap_ms is not None
         assert measured.gap_ms > 1
         assert "GapExceeded" in await cloud.events()
+        assert 'outlive_network_problems_total{reason="GapExceeded"} 1.0' in cloud.role.metrics.render().decode()
         await cloud.set_vm(assigned=Assigned(hypervisor="ch-1"))
         await asyncio.sleep(5)
         status = (await cloud.port()).status
