@@ -23,7 +23,7 @@ from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
-from outlive.network.names import OWN_NAMESPACE
+from outlive.network.names import OWN_NAMESPACE, ROUTED
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
@@ -284,7 +284,15 @@ class NetworkController:
                 problems[port.name] = found
             elif found is not None:
                 planned[port.name] = found
+        routed = {own.network.name for own in planned.values() if own.network.type == ROUTED}
+        known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
+        if place.move and not answers_all and (known is None or known.move != place.move):
+            for network in sorted(routed):  # else the proxy of the target's switch may answer for the guest there
+                await self.switches.reconcile(network)
         receipt, foreign = await self._commit(name, place, planned, queue)
+        if receipt.ops and not answers_all:
+            for network in routed:
+                self._runs[1].add(NETWORK_PREFIX + network)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
