@@ -27,6 +27,7 @@ from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
+from outlive.network.owners import ForeignRow
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
     Chassis,
@@ -39,6 +40,7 @@ from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     VmPlace,
+    foreign_reason,
     host_chassis,
     is_programmed,
     obstacle_of,
@@ -54,7 +56,7 @@ from outlive.resources import (
     VirtualNetwork,
 )
 from outlive.resources.networks import interface_id
-from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.resources.reasons import Reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -117,13 +119,13 @@ class NetworkController:
         self._sb = southbound
         self._decisions = decisions
         self._clock = clock
-        self._events = NetworkEvents(informers, emit)
+        self._events = NetworkEvents(informers, emit, metrics)
         self._max_parallel = max_parallel
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
-        self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self.switches = NetworkSwitches(informers, self._writer, northbound, clock, self._events)
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
@@ -194,12 +196,9 @@ class NetworkController:
         return (VM_PREFIX + name,)
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        if (
-            old is not None
-            and new is not None
-            and old.spec == new.spec
-            and old.status.addresses == new.status.addresses
-        ):
+        if new is None:
+            self._events.forget_ports([_name(old, new)])
+        elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
             return ()
         return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
 
@@ -280,11 +279,12 @@ class NetworkController:
                 planned[port.name] = found
         receipt, foreign = await self._commit(name, place, planned, queue)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
-            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
+            problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         now_at = as_datetime(self._clock.now())
+        for port_name in (*planned, *problems):
+            self._events.report_port(port_name, problems.get(port_name))
         for port_name, problem in problems.items():
-            self._events.report_problem(port_name, problem)
             await self._writer.write_port(port_name, refused_status(problem, now_at))
         move = await self._prepared(name, place, planned, receipt) if place.move else {}
         self._measure(name, place, planned, receipt)
@@ -323,8 +323,8 @@ class NetworkController:
 
     async def _commit(
         self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
-    ) -> tuple[Receipt, tuple[str, ...]]:
-        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
+    ) -> tuple[Receipt, dict[str, ForeignRow]]:
+        """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
         hosts = [one for one in (place.host, place.target) if one]
         await self._read_chassis(hosts)
         wanted = OwnVmInput(

@@ -38,10 +38,11 @@ from outlive.network.ports import (
     last_change,
 )
 from outlive.network.switches import NetworkSwitches
-from outlive.network.topology import plan_topology
+from outlive.network.topology import plan_topology, topology_scope
 from outlive.network.traces import TraceAnswer, read_trace, traced_ports
 from outlive.network.views import (
     VmPlace,
+    foreign_reason,
     host_chassis,
     is_programmed,
     network_problem,
@@ -228,9 +229,11 @@ class NetworkInspector:
             problem = network_problem(network, self._switches.overlap_of(name))
             if problem is not None:
                 return iter((finding(about, problem),))
-        rows = await self._nb.rows(Scope(networks=(name,)))
-        given = self._switches.topology_of(name, network, rows, self._nb.features())
-        return compare_rows(about, plan_topology(given).ops, rows)
+        features = self._nb.features()
+        rows = await self._nb.rows(topology_scope(self._switches.topology_of(name, network, {}, features)))
+        result = plan_topology(self._switches.topology_of(name, network, rows, features))
+        others = [finding(about, foreign_reason(one)) for one in result.foreign]
+        return iter((*others, *compare_rows(about, result.ops, rows)))
 
     async def _vm(self, name: str, chassis: list[Chassis]) -> list[NetworkFinding]:
         place, planned = place_of(self._informers.vms.get(name)), self.planned_ports(name)
@@ -250,7 +253,7 @@ class NetworkInspector:
         for port, own in good.items():
             about = f"VirtualMachinePort/{port}"
             if own.interface in result.foreign:
-                found.append(finding(about, reason(NetworkReason.FOREIGN_ROW, port=own.interface)))
+                found.append(finding(about, foreign_reason(result.foreign[own.interface])))
             else:
                 found += [one for one in await self._bound(about, port, own, place, given.chassis) if one is not None]
         return found

@@ -11,15 +11,16 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import LimitExceeded
 from outlive.network.addressing import parse_any
+from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
 from outlive.network.operations import Op, Rows
 from outlive.network.pool import overlapping, subnets_of_host
-from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
-from outlive.network.topology import TopologyInput, Travellers, plan_topology
-from outlive.network.views import cidrs_for, is_programmed, network_problem, place_of
+from outlive.network.ports import NorthboundDb, OvnFeatures
+from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
+from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
 from outlive.resources import VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.meta import with_condition
-from outlive.resources.reasons import NetworkReason, reason
+from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.runtime.controller import Requeue
 
 WAIT_S: Final = 30.0
@@ -33,8 +34,14 @@ class NetworkSwitches:
     """See the module."""
 
     def __init__(
-        self, informers: NetworkInformers, writer: StatusWriter, northbound: NorthboundDb, clock: Clock
+        self,
+        informers: NetworkInformers,
+        writer: StatusWriter,
+        northbound: NorthboundDb,
+        clock: Clock,
+        events: NetworkEvents,
     ) -> None:
+        self._events = events
         self._informers = informers
         self._writer = writer
         self._nb = northbound
@@ -58,7 +65,8 @@ class NetworkSwitches:
                     NetworkReason.NETWORK_INVALID, network=name, problem=error.message, remedy=error.remedy or ""
                 )
         if problem is None:
-            await self._commit_topology(name, network)
+            problem = await self._commit_topology(name, network)
+        self._events.report_network(name, network, problem)
         if network is None:
             return None
         now_at, ports = as_datetime(self._clock.now()), len(self._informers.ports.by_index(BY_NETWORK, name))
@@ -90,11 +98,17 @@ class NetworkSwitches:
         after = await self._writer.write_network(network.name, change)
         return after if after is not None else network
 
-    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> None:
-        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            return plan_topology(self.topology_of(name, network, rows, features)).ops
+    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> Reason | None:
+        """Commit what differs; why not all of it could be."""
+        used: list[TopologyResult] = []
 
-        await self._nb.transact(Scope(networks=(name,)), plan, comment=f"network {name}")
+        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
+            used[:] = [plan_topology(self.topology_of(name, network, rows, features))]
+            return used[0].ops
+
+        scope = topology_scope(self.topology_of(name, network, {}, self._nb.features()))
+        await self._nb.transact(scope, plan, comment=f"network {name}")
+        return next((foreign_reason(one) for one in used[0].foreign), None)
 
     def topology_of(
         self, name: str, network: VirtualNetwork | None, rows: Rows, features: OvnFeatures

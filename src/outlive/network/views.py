@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.network.own_vms import OwnNetwork, OwnPort
+from outlive.network.owners import ForeignRow
 from outlive.network.pool import check_network, gateway_of, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
@@ -110,6 +111,11 @@ def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | Non
     if overlaps:
         return reason(NetworkReason.SUBNETS_OVERLAP, network=network.name, other=overlaps)
     return None
+
+
+def foreign_reason(found: ForeignRow) -> Reason:
+    """That OVN has a row of somebody else in place of one of ours."""
+    return reason(NetworkReason.FOREIGN_ROW, row=found.row, owner=found.owner)
 
 
 def _age(port: VirtualMachinePort) -> tuple[float, str]:
