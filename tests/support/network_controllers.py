@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from outlive.resources import (
     Hypervisor,
     HypervisorSpec,
     ObjectMeta,
+    ObjectRef,
     VirtualMachine,
     VirtualMachinePort,
     VirtualMachinePortSpec,
@@ -74,6 +76,10 @@ def port(name: str = "web.0", network: str = "green", mac: str = MAC, **spec: An
     )
 
 
+def _with_status(status: Any, now: Any) -> Any:
+    return msgspec.structs.replace(now, status=status)
+
+
 class Controlled:
     """A controller that runs; its store and its OVN may be changed at any time."""
 
@@ -106,7 +112,8 @@ class Controlled:
         """Some seconds apart, so that one is older than the next."""
         for one in objects:
             await self.store.create(one)
-            await self._write(type(one), one.name, lambda now, one=one: msgspec.structs.replace(now, status=one.status))
+            if hasattr(one, "status"):
+                await self._write(type(one), one.name, partial(_with_status, one.status))
             await self.clock.sleep(1.0)
 
     async def change(self, kind: Any, name: str, **changes: Any) -> None:
@@ -124,7 +131,7 @@ class Controlled:
 
     async def delete(self, kind: Any, name: str) -> None:
         """Delete an object, and let that be done."""
-        await self.store.delete(kind, name)
+        await self.store.delete(ObjectRef(kind=kind.__name__, name=name))
         await self.settle()
 
     def write(self, table: str, row: Columns) -> None:

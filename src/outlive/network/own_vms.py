@@ -36,7 +36,7 @@ from outlive.network.names import (
     own_switch,
     router_port,
 )
-from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Columns, Op, Rows, RowsDraft, delete
+from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Columns, Op, Rows, RowsDraft, delete, upsert
 from outlive.network.owners import (
     ForeignRow,
     belongs_to,
@@ -54,6 +54,11 @@ from outlive.network.switch_ports import address_text
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.decisions import Decision
 
+_REACHED_BY_NOBODY: Final[Columns] = {
+    "enabled": False,
+    "addresses": [],
+    "options": {"requested-chassis": NOBODY, "activation-strategy": None},
+}
 DHCP_REFERENCES: Final = ("dhcpv4_options", "dhcpv6_options")
 """Columns of a port that name its DHCP rows."""
 
@@ -300,15 +305,26 @@ class _Plan:
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
     def delete_others(self) -> None:
-        """Delete rows of the VM that it is not to have; those of interfaces that are left as they are stay."""
+        """Delete rows of the VM that it is not to have; those of interfaces that are left as they are stay.
+
+        A port that a host is isolated from stays until that ends, and is reached by nobody. Conditions name keys of
+        ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
+        """
         own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
         kept = [row for row in own if external_ids(row).get(INTERFACE_KEY) in self.foreign]
         ours = {OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)}
         names = {*self._ports, *(row["name"] for row in kept)}
-        gone = [row["name"] for row in own if row["name"] not in names and not isolated_hosts(row)]
+        gone = []
+        for row in own:
+            where = {"name": row["name"], "external_ids": ours}
+            if row["name"] not in names and isolated_hosts(row):
+                self.draft.add(upsert(PORTS, where, _REACHED_BY_NOBODY))
+                self.why.append(f"port {row['name']} stays, disabled, until no host is isolated from it")
+            elif row["name"] not in names:
+                gone.append(where)
         if gone:
-            self.draft.add(delete(PORTS, *({"name": name, "external_ids": ours} for name in gone)))
-            self.why.append(f"ports {', '.join(gone)} are deleted")
+            self.draft.add(delete(PORTS, *gone))
+            self.why.append(f"ports {', '.join(where['name'] for where in gone)} are deleted")
         prefixes = self._prefixes | {word for row in kept for word in _port_addresses(row)}
         for row in self.draft.table(ROUTES):
             if belongs_to(row, self.vm) and is_of_vm(row, self.vm) and row.get("ip_prefix") not in prefixes:

@@ -20,7 +20,7 @@ from outlive.network.names import (
     VM_KEY,
 )
 from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Rows
-from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, plan_own_vm
+from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, isolated_hosts, plan_own_vm
 from outlive.resources.networks import interface_id
 
 ID = "b3a4f0d0-0000-4000-8000-000000000002"
@@ -166,6 +166,29 @@ def test_a_twin_that_its_host_is_isolated_from_stays_disabled_until_that_ends() 
     assert set(ports_of(after)) == {interface_id(ID, "twin", "kvm-2")}
 
 
+@pytest.mark.parametrize("network", [GREEN, BLUE], ids=lambda one: one.type)
+def test_the_port_of_an_interface_that_is_gone_answers_nobody_while_it_bears_a_mark_of_isolation(
+    network: OwnNetwork,
+) -> None:
+    name = ID if network is GREEN else interface_id(ID, "twin", "kvm-1")
+    moving = plan(plan({}, port(network)).rows, port(network), target="kvm-2").rows
+    gone = plan(isolated(moving, name, "kvm-1"))
+    kept = ports_of(gone.rows)
+    assert set(kept) == {name}
+    assert kept[name]["enabled"] is False
+    assert "addresses" not in kept[name]
+    assert kept[name]["options"] == {"requested-chassis": NOBODY}
+    assert isolated_hosts(kept[name]) == {"kvm-1": 3}
+    assert gone.rows[DHCP] == []
+    back = plan(gone.rows, port(network), host="kvm-2").rows
+    assert [row for row in ports_of(back).values() if row.get("enabled") is not False], "a new port is programmed"
+
+
+def test_whoever_deletes_a_port_has_read_whether_a_host_is_isolated_from_it() -> None:
+    (op,) = [op for op in plan(plan({}, port()).rows).ops if op.table == PORTS]
+    assert all(where["external_ids"][OWNER_KEY] == OWN_CONTROLLER for where in op.where)
+
+
 FOREIGN = {"neutron": "yes"}
 OF_ANOTHER_VM = {OWNER_KEY: OWN_CONTROLLER, NAMESPACE_KEY: OWN_NAMESPACE, VM_KEY: "other"}
 OF_PODS = {OWNER_KEY: "default-network-controller", NAMESPACE_KEY: OWN_NAMESPACE, VM_KEY: "cart"}
@@ -212,7 +235,7 @@ def test_a_route_of_somebody_else_matters_before_the_guest_is_sent() -> None:
     assert list(plan({**rows, ROUTES: [theirs]}, port(BLUE), target="kvm-2").foreign) == [ID]
 
 
-OWNERS = ({}, FOREIGN, OF_ANOTHER_VM, OF_PODS)
+OWNERS: tuple[dict[str, str], ...] = ({}, FOREIGN, OF_ANOTHER_VM, OF_PODS)
 ANY_ROW = st.one_of(
     st.tuples(st.just(PORTS), st.sampled_from((ID, *(interface_id(ID, "twin", host) for host in HOSTS)))),
     st.tuples(st.just(ROUTES), st.sampled_from(("10.44.0.9", "10.44.0.9/32", "0.0.0.0/0"))),
