@@ -34,6 +34,7 @@ from outlive.runtime.virtual import run_virtual
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
 from outlive.simulation.network.second import LoneNetworkController
 from outlive.store import compare_and_swap
+from outlive.store.access import Half
 from outlive.store.memory import MemoryStore
 
 SETTLE_S = 10.0
@@ -117,17 +118,17 @@ class Controlled:
             await self.clock.sleep(1.0)
 
     async def change(self, kind: Any, name: str, **changes: Any) -> None:
-        """Change parts of an object, such as ``spec`` or ``status``, and let that be done."""
+        """Change ``status``, or else ``spec`` and ``metadata``, of an object, and let that be done."""
 
         def write(now: Any) -> Any:
             parts = {part: msgspec.structs.replace(getattr(now, part), **fields) for part, fields in changes.items()}
             return msgspec.structs.replace(now, **parts)
 
-        await self._write(kind, name, write)
+        await self._write(kind, name, write, "status" if "status" in changes else "spec")
         await self.settle()
 
-    async def _write(self, kind: Any, name: str, change: Callable[[Any], Any]) -> None:
-        await compare_and_swap(self.store, kind, name, change, clock=self.clock)
+    async def _write(self, kind: Any, name: str, change: Callable[[Any], Any], half: Half = "status") -> None:
+        await compare_and_swap(self.store, kind, name, change, clock=self.clock, half=half)
 
     async def delete(self, kind: Any, name: str) -> None:
         """Delete an object, and let that be done."""

@@ -46,6 +46,7 @@ from outlive.network.views import (
     obstacle_of,
     own_port,
     place_of,
+    row_names,
 )
 from outlive.resources import (
     Announcement,
@@ -271,13 +272,19 @@ class NetworkController:
         vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        kept: set[str] = set()
+        """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
             found = await self._judge(port, vm, place)
             if isinstance(found, Reason):
                 problems[port.name] = found
+                kept |= row_names(port, vm, place) if place.host else set()
             elif found is not None:
                 planned[port.name] = found
-        receipt, foreign = await self._commit(name, place, planned, queue)
+        unreached = self.informers.find_unreached(planned, place.target)
+        receipt, foreign = await self._commit(
+            name, place._replace(target="") if unreached else place, planned, tuple(sorted(kept)), queue
+        )
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
@@ -285,8 +292,8 @@ class NetworkController:
         for port_name in (*planned, *problems):
             self._events.report_port(port_name, problems.get(port_name))
         for port_name, problem in problems.items():
-            await self._writer.write_port(port_name, refused_status(problem, now_at))
-        move = await self._prepared(name, place, planned, receipt) if place.move else {}
+            await self._writer.write_port(port_name, refused_status(problem, place, now_at))
+        move = await self._prepared(name, place, planned, receipt, unreached) if place.move else {}
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
@@ -322,7 +329,7 @@ class NetworkController:
     # Rows
 
     async def _commit(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
+        self, name: str, place: VmPlace, planned: dict[str, OwnPort], kept: tuple[str, ...], queue: str
     ) -> tuple[Receipt, dict[str, ForeignRow]]:
         """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
         hosts = [one for one in (place.host, place.target) if one]
@@ -332,6 +339,7 @@ class NetworkController:
             host=place.host or None,
             target=place.target or None,
             ports=tuple(planned.values()),
+            kept=kept,
             chassis={one: self._chassis_of(one) for one in hosts},
         )
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
@@ -389,16 +397,23 @@ class NetworkController:
     # What is reported
 
     async def _prepared(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt
+        self,
+        name: str,
+        place: VmPlace,
+        planned: dict[str, OwnPort],
+        receipt: Receipt,
+        unreached: dict[str, Reason],
     ) -> dict[str, PortMove]:
-        """Of each port, whether the target can take it over."""
+        """Of each port, whether the target can take it over. ``unreached``: those whose network is not there."""
         target = self._chassis_of(place.target)
         found = {one.name: one for one in await self._sb.chassis()}
         known, features = self._vms[name], self._nb.features()
         moves = {}
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
-            problem = preparation_problem(own, place.target, target, found, binding, features, known.nb_cfg)
+            problem = unreached.get(port_name) or preparation_problem(
+                own, place.target, target, found, binding, features, known.nb_cfg
+            )
             before = self.informers.ports.get(port_name)
             reported = before.status.migration if before is not None else None
             if problem is None:

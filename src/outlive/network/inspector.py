@@ -49,6 +49,7 @@ from outlive.network.views import (
     obstacle_of,
     own_port,
     place_of,
+    row_names,
     wants_address,
 )
 from outlive.resources import VirtualMachinePort
@@ -239,12 +240,15 @@ class NetworkInspector:
         place, planned = place_of(self._informers.vms.get(name)), self.planned_ports(name)
         found = [finding(f"VirtualMachinePort/{port}", why) for port, why in planned.items() if isinstance(why, Reason)]
         good = {port: own for port, own in planned.items() if isinstance(own, OwnPort)}
+        if self._informers.find_unreached(good, place.target):
+            place = place._replace(target="")
         hosts = [one for one in (place.host, place.target) if one]
         given = OwnVmInput(
             vm=name,
             host=place.host or None,
             target=place.target or None,
             ports=tuple(good.values()),
+            kept=tuple(sorted(self._kept_names(name, place, planned))),
             chassis={one: self._chassis_of(one, chassis) for one in hosts},
         )
         rows = await self._nb.rows(own_vm_scope(given))
@@ -257,6 +261,13 @@ class NetworkInspector:
             else:
                 found += [one for one in await self._bound(about, port, own, place, given.chassis) if one is not None]
         return found
+
+    def _kept_names(self, vm: str, place: VmPlace, planned: Mapping[str, OwnPort | Reason]) -> set[str]:
+        """Logical ports that stay as they are though they cannot be planned, because the VM is on a host."""
+        refused = [self._informers.ports.get(port) for port, why in planned.items() if isinstance(why, Reason)]
+        record = self._informers.vms.get(vm)
+        found = [row_names(port, record, place) for port in refused if port is not None and place.host]
+        return set().union(*found)
 
     async def _bound(
         self, about: str, name: str, own: OwnPort, place: VmPlace, chassis: dict[str, str]

@@ -101,6 +101,8 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where it is being moved to while it runs."""
     ports: tuple[OwnPort, ...] = ()
     """Of a VM that is gone: none."""
+    kept: tuple[str, ...] = ()
+    """Logical ports of interfaces that are refused now: they stay as they are, with their DHCP rows and routes."""
     chassis: dict[str, str] = {}
     """Host → its chassis; one that is left out has the host's name."""
     strategies: tuple[str, ...] = ()
@@ -305,13 +307,15 @@ class _Plan:
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
     def delete_others(self) -> None:
-        """Delete rows of the VM that it is not to have; those of interfaces that are left as they are stay.
+        """Delete rows of the VM that it is not to have; those of interfaces that are refused stay.
 
         A port that a host is isolated from stays until that ends, and is reached by nobody. Conditions name keys of
         ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
         """
         own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
-        kept = [row for row in own if external_ids(row).get(INTERFACE_KEY) in self.foreign]
+        kept = [
+            row for row in own if row["name"] in self.given.kept or external_ids(row).get(INTERFACE_KEY) in self.foreign
+        ]
         ours = {OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)}
         names = {*self._ports, *(row["name"] for row in kept)}
         gone = []

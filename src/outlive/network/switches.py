@@ -17,7 +17,7 @@ from outlive.network.operations import Op, Rows
 from outlive.network.pool import overlapping, subnets_of_host
 from outlive.network.ports import NorthboundDb, OvnFeatures
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
-from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
+from outlive.network.views import age_of, cidrs_for, foreign_reason, is_programmed, network_problem, place_of
 from outlive.resources import VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons import NetworkReason, Reason, reason
@@ -46,16 +46,24 @@ class NetworkSwitches:
         self._writer = writer
         self._nb = northbound
         self._clock = clock
+        self._overlaps: tuple[tuple[tuple[str, str], ...], dict[str, str]] = ((), {})
+        """Versions of the networks, and what was found of them."""
 
     def overlap_of(self, name: str) -> str:
-        """A routed network that comes first and whose subnets overlap; empty: none."""
-        return overlapping({one.name: one.spec for one in self._informers.networks.items()}).get(name, "")
+        """An older routed network whose subnets overlap; empty: none."""
+        networks = sorted(self._informers.networks.items(), key=age_of)
+        versions = tuple((one.name, one.metadata.resource_version) for one in networks)
+        if versions != self._overlaps[0]:
+            self._overlaps = versions, overlapping({one.name: one.spec for one in networks})
+        return self._overlaps[1].get(name, "")
 
     async def reconcile(self, name: str) -> Requeue | None:
         """A network's switches and routers, and the subnets of its hosts."""
-        network = self._informers.networks.get(name)
+        network, ports = self._informers.networks.get(name), len(self._informers.ports.by_index(BY_NETWORK, name))
         if network is not None and not is_programmed(network):
             return None
+        if network is None and ports:
+            return Requeue(WAIT_S)  # VMs run on it, whoever has deleted it
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
         if network is not None and problem is None and network.spec.type == "routed":
             try:
@@ -69,7 +77,7 @@ class NetworkSwitches:
         self._events.report_network(name, network, problem)
         if network is None:
             return None
-        now_at, ports = as_datetime(self._clock.now()), len(self._informers.ports.by_index(BY_NETWORK, name))
+        now_at = as_datetime(self._clock.now())
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
             return _replace(

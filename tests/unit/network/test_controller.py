@@ -1,13 +1,19 @@
-"""What the network controller does with rows of others."""
+"""What the network controller does with rows of others, and with those of VMs that it refuses."""
 
 from __future__ import annotations
 
-from tests.support.network_controllers import Controlled, control, host, interface, network, port, vm
+from collections.abc import Awaitable, Callable
 
-from outlive.network.operations import SWITCHES
-from outlive.resources import Event, VirtualMachinePort, VirtualNetwork
+import pytest
+from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
+
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
+from outlive.resources import Assigned, Event, Migration, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.resources.networks import Subnet
+from outlive.resources.vms import MigrationPhase
 from outlive.store import list_all
 
+OTHER = "0a:58:c0:a8:28:0a"
 FOREIGN = {"k8s.ovn.org/owner-controller": "green-network-controller"}
 
 
@@ -38,7 +44,7 @@ def test_a_switch_of_another_controller_stays_as_it_is_and_other_networks_are_se
 def test_two_vms_with_one_interface_id_do_not_take_each_others_port() -> None:
     async def story(controlled: Controlled) -> None:
         before = controlled.rows()[interface()]
-        await controlled.create(vm("db", "kvm-2"), port("db.0", mac="0a:58:c0:a8:28:0a"))
+        await controlled.create(vm("db", "kvm-2"), port("db.0", mac=OTHER))
         await controlled.settle()
         assert controlled.rows() == {interface(): before}
         assert await controlled.problem_of(VirtualMachinePort, "db.0") == "foreign-row"
@@ -53,3 +59,121 @@ def test_networks_whose_names_are_alike_have_switches_of_their_own() -> None:
 
     names = (network("a-b"), network("a.b", cidr="192.168.41.0/24"), network("default", "routed", "10.44.0.0/16"))
     control(story, host("kvm-1"), *names)
+
+
+LABELS = {"rack": "a"}
+
+
+def moving(source: str, target: str) -> Migration:
+    return Migration(id="m-1", source=source, target=target, mode="live", phase=MigrationPhase.REQUESTED)
+
+
+@pytest.mark.parametrize("first", ["zone", "area"])
+def test_of_two_networks_that_overlap_the_older_one_keeps_its_rows_whatever_their_names(first: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        assert before
+        await controlled.create(network("mid", "routed", "10.44.0.0/16"))
+        await controlled.settle()
+        assert controlled.rows() == before
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+        assert await controlled.problem_of(VirtualNetwork, "mid") == "subnets-overlap"
+
+    control(story, host("kvm-1"), network(first, "routed", "10.44.0.0/16"), vm(), port(network=first))
+
+
+async def _overlap(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "old", spec={"subnets": (Subnet(cidr="10.44.0.0/16"),)})
+
+
+async def _same_mac(controlled: Controlled) -> None:
+    await controlled.change(VirtualMachinePort, "old.0", spec={"network": "net", "mac": MAC})
+
+
+async def _no_reach(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
+
+
+async def _no_network(controlled: Controlled) -> None:
+    await controlled.delete(VirtualNetwork, "net")
+
+
+async def _no_interface(controlled: Controlled) -> None:
+    await controlled.change(VirtualMachine, "web", spec={"ports": ()})
+
+
+async def _bad_network(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "net", spec={"subnets": (Subnet(cidr="10.44.0.0/16", host_prefix=8),)})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_overlap, "subnets-overlap"),
+        (_same_mac, "mac-twice"),
+        (_no_reach, "host-not-reached"),
+        (_no_network, "network-missing"),
+        (_no_interface, "no-interface"),
+        (_bad_network, "network-invalid"),
+    ],
+)
+@pytest.mark.parametrize("where", ["kvm-1", "kvm-2"])
+def test_a_refusal_takes_nothing_from_a_vm_that_runs(
+    change: Callable[[Controlled], Awaitable[None]], why: str, where: str
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(VirtualMachine, "web", status={"assigned": Assigned(hypervisor=where)})
+        before = controlled.ovn.rows
+        assert len(before.get(ROUTES, ())) == (where == "kvm-2")
+        await change(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == why
+        for table in (PORTS, DHCP, ROUTES, SWITCHES, ROUTER_PORTS):
+            kept = [row for row in controlled.ovn.rows.get(table, ()) if "old" not in str(row)]
+            assert kept == [row for row in before.get(table, ()) if "old" not in str(row)], table
+        await controlled.delete(VirtualMachinePort, "web.0")
+        assert interface() not in str(controlled.rows()), "a port that is deleted goes all the same"
+
+    old = (network("old", "routed", "10.45.0.0/16"), vm("old", ports=(interface(2),)), port("old.0", "old", mac=OTHER))
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    control(story, *hosts, *old, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
+
+
+def test_rows_of_a_network_that_is_deleted_go_once_nobody_is_on_it() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(VirtualNetwork, "green")
+        await controlled.clock.sleep(3000.0)
+        assert set(controlled.rows(SWITCHES)) == {"green_ovn_layer2_switch"}
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows(SWITCHES) == {}
+
+    control(story, host("kvm-1"), network(), vm(), port())
+
+
+def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_source_keeps_its_port() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        assert controlled.rows() == before
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        assert found.migration is not None
+        assert (found.migration.id, found.migration.prepared, found.migration.reason) == (
+            "m-1",
+            False,
+            "host-not-reached",
+        )
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+
+
+def test_the_move_of_a_vm_whose_port_is_refused_waits_and_is_told_why() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(VirtualNetwork, "green")
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        assert found.migration is not None
+        assert (found.migration.id, found.migration.reason) == ("m-1", "network-missing")
+
+    control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
