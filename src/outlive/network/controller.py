@@ -130,6 +130,8 @@ class NetworkController:
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
+        self._places: dict[str, VmPlace] = {}
+        """Of VMs with ports: where they were when they were looked at last."""
         self._vm_of_port: dict[str, str] = {}
         self._seen_s: dict[str, float] = {}
         self._runs: tuple[ControllerRun, ...] = ()
@@ -211,11 +213,16 @@ class NetworkController:
         return {VM_PREFIX + port.spec.vm: None for port in ports}
 
     def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        """A host that came, went or was labelled: routed networks give it a subnet."""
+        """A host that came, went, was labelled or is another chassis now: routed networks give it a subnet, and the
+        ports of VMs that are there follow."""
         facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
         if len(facts) == 2 and facts[0] == facts[1]:
             return ()
-        return [NETWORK_PREFIX + one.name for one in self.informers.networks.items() if one.spec.type == "routed"]
+        name, networks = _name(old, new), self.informers.networks.items()
+        return (
+            *(NETWORK_PREFIX + one.name for one in networks if one.spec.type == "routed"),
+            *(VM_PREFIX + vm for vm, place in self._places.items() if name in (place.host, place.target)),
+        )
 
     def _known_names(self) -> tuple[list[str], list[str]]:
         """VMs with ports, and networks."""
@@ -270,6 +277,9 @@ class NetworkController:
 
     async def _follow(self, name: str, queue: str) -> Requeue | None:
         vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
+        self._places.pop(name, None)
+        if place.host:
+            self._places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
         kept: set[str] = set()

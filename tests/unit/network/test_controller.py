@@ -8,7 +8,7 @@ import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
-from outlive.resources import Assigned, Event, Migration, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.resources import Assigned, Event, Hypervisor, Migration, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.networks import Subnet
 from outlive.resources.vms import MigrationPhase
 from outlive.store import list_all
@@ -177,3 +177,29 @@ def test_the_move_of_a_vm_whose_port_is_refused_waits_and_is_told_why() -> None:
         assert (found.migration.id, found.migration.reason) == ("m-1", "network-missing")
 
     control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
+
+
+def test_a_host_that_is_another_chassis_now_has_its_ports_bound_there_at_once() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(Hypervisor, "kvm-1", spec={"chassis": "kvm-3"})
+        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
+
+    control(story, host("kvm-1"), network(), vm(), port())
+
+
+def test_a_host_that_gets_its_record_late_is_found_by_the_chassis_that_it_names() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.create(host("kvm-1", chassis="kvm-3"))
+        await controlled.settle()
+        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
+
+    control(story, network(), vm(), port())
+
+
+def test_a_host_that_is_labelled_is_reached_at_once() -> None:
+    async def story(controlled: Controlled) -> None:
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == "host-not-reached"
+        await controlled.change(Hypervisor, "kvm-1", metadata={"labels": LABELS})
+        assert set(controlled.rows()) == {interface()}
+
+    control(story, host("kvm-1"), network(host_labels=LABELS), vm(), port())
