@@ -25,6 +25,10 @@ from outlive.runtime.controller import Requeue
 
 WAIT_S: Final = 30.0
 """When a network that could not be programmed is looked at again."""
+PART: Final = 150
+"""Operations of one transaction: switches, and their ports, of some 50 hosts."""
+PARTS_LIMIT: Final = 200
+"""Transactions of one network; the next try goes on where the last one has ended."""
 NEIGHBOURS_LIMIT: Final = 256
 """Addresses of one home subnet for which the proxy of an old OVN answers."""
 _replace = msgspec.structs.replace
@@ -107,16 +111,21 @@ class NetworkSwitches:
         return after if after is not None else network
 
     async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> Reason | None:
-        """Commit what differs; why not all of it could be."""
+        """Commit what differs, in parts; why not all of it could be."""
         used: list[TopologyResult] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
             used[:] = [plan_topology(self.topology_of(name, network, rows, features))]
-            return used[0].ops
+            return used[0].ops[:PART]
 
         scope = topology_scope(self.topology_of(name, network, {}, self._nb.features()))
-        await self._nb.transact(scope, plan, comment=f"network {name}")
-        return next((foreign_reason(one) for one in used[0].foreign), None)
+        for _ in range(PARTS_LIMIT):
+            await self._nb.transact(scope, plan, comment=f"network {name}")
+            if len(used[0].ops) <= PART:
+                return next((foreign_reason(one) for one in used[0].foreign), None)
+        raise LimitExceeded(
+            f"network {name} is not as planned after {PARTS_LIMIT} transactions", remedy="see who else writes its rows"
+        )
 
     def topology_of(
         self, name: str, network: VirtualNetwork | None, rows: Rows, features: OvnFeatures

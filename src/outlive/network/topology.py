@@ -35,8 +35,12 @@ from outlive.network.operations import (
     Columns,
     Op,
     Rows,
-    RowsDraft,
     delete,
+    is_same_row,
+    patched,
+    replacing_patch,
+    upsert,
+    without_empty,
 )
 from outlive.network.owners import ForeignRow, foreign_row, is_part_of
 from outlive.network.pool import gateway_of
@@ -87,30 +91,41 @@ def plan_topology(given: TopologyInput) -> TopologyResult:
 
     What is gone goes first, so that no two ports of the router ever have one subnet.
     """
-    draft, units = RowsDraft(given.rows), wanted_rows(given)
+    rows, units, ops = without_empty(given.rows), wanted_rows(given), list[Op]()
     names = {(table, row["name"]) for unit in units for table, row in unit}
     ours = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: given.network}
     for table in (PORTS, ROUTER_PORTS, SWITCHES):
-        gone = [
-            row["name"]
-            for row in draft.table(table)
-            if row.get("name") and is_part_of(row, given.network) and (table, row["name"]) not in names
-        ]
+        kept, gone = list[Columns](), list[Columns]()
+        for row in rows.get(table, []):
+            is_gone = row.get("name") and is_part_of(row, given.network) and (table, row["name"]) not in names
+            (gone if is_gone else kept).append(row)
         if gone:
-            draft.add(delete(table, *({"name": name, "external_ids": ours} for name in gone)))
+            ops.append(delete(table, *({"name": row["name"], "external_ids": ours} for row in gone)))
+            rows[table] = kept
+    tables: dict[str, dict[str, list[Columns]]] = {table: {} for table in (ROUTERS, SWITCHES, ROUTER_PORTS, PORTS)}
+    for table, by_name in tables.items():
+        for row in rows.get(table, []):
+            by_name.setdefault(row.get("name", ""), []).append(row)
     foreign: list[ForeignRow] = []
     for unit in units:
+        found = [(table, row, tables[table].get(row["name"], [])) for table, row in unit]
         others = [
-            foreign_row(table, found)
-            for table, row in unit
-            if table is not ROUTERS
-            for found in draft.find(table, {"name": row["name"]})
-            if not is_part_of(found, given.network)
+            foreign_row(table, one)
+            for table, _, ones in found
+            for one in ones
+            if table is not ROUTERS and not is_part_of(one, given.network)
         ]
         foreign += others
-        for table, row in unit if not others else ():
-            draft.replace(table, {"name": row["name"]}, row if table is ROUTERS else {**row, "external_ids": ours})
-    return TopologyResult(ops=tuple(draft.ops), rows=draft.rows, foreign=tuple(foreign))
+        for table, row, ones in found if not others else ():
+            patch = replacing_patch(ones, row if table is ROUTERS else {**row, "external_ids": ours})
+            after = patched(ones[0] if ones else {}, patch)
+            if len(ones) != 1 or not is_same_row(ones[0], after):
+                ops.append(upsert(table, {"name": row["name"]}, patch))
+                tables[table][row["name"]] = [after]
+    for table, by_name in tables.items():
+        if by_name:
+            rows[table] = [row for ones in by_name.values() for row in ones]
+    return TopologyResult(ops=tuple(ops), rows=rows, foreign=tuple(foreign))
 
 
 def topology_scope(given: TopologyInput) -> Scope:

@@ -203,3 +203,22 @@ def test_a_host_that_is_labelled_is_reached_at_once() -> None:
         assert set(controlled.rows()) == {interface()}
 
     control(story, host("kvm-1"), network(host_labels=LABELS), vm(), port())
+
+
+@pytest.mark.parametrize("version", ["25.03.0", "22.09.0"])
+def test_a_routed_network_of_many_hosts_is_made_in_parts(version: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        controlled.ovn.version = version
+        await controlled.start()
+        await controlled.settle()
+        assert len(controlled.rows(SWITCHES)) == len(controlled.rows(ROUTER_PORTS)) == 150
+        assert len(controlled.rows()) == 151
+        assert await controlled.problem_of(VirtualNetwork, "blue") == ""
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualNetwork, "blue")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows(SWITCHES) == {}
+
+    hosts = (host(f"kvm-{number}") for number in range(150))
+    objects = (*hosts, network("blue", "routed", "10.0.0.0/8"), vm(on="kvm-149"), port(network="blue"))
+    control(story, *objects, starts=False)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWNER_KEY, own_switch
-from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTERS, SWITCHES, Rows
+from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTERS, SWITCHES, Rows, apply
 from outlive.network.topology import TopologyInput, TopologyResult, plan_topology
 
 GREEN = TopologyInput(network="green", type="layer2")
@@ -78,3 +78,36 @@ def test_networks_whose_names_are_alike_do_not_touch_each_other(one: str, other:
     assert plan(first, rows).ops == ()
     assert plan(second, rows).foreign == ()
     assert {"name": "kvm-1"} in rows[SWITCHES]
+
+
+SUBNETS = tuple(f"10.44.{number}.0/24" for number in range(6))
+HOSTS = st.dictionaries(
+    st.sampled_from(("kvm-1", "kvm-2", "kvm-3", "kvm-4")), st.sampled_from(SUBNETS).map(lambda one: (one,)), max_size=4
+).filter(lambda hosts: len(set(hosts.values())) == len(hosts))
+
+
+def by_name(rows: Rows) -> dict[tuple[str, str], Any]:
+    return {(table, row["name"]): row for table, found in rows.items() for row in found}
+
+
+@given(HOSTS, HOSTS, st.data())
+def test_any_first_part_of_the_operations_may_be_committed_by_itself(
+    before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]], data: st.DataObject
+) -> None:
+    rows = plan(msgspec.structs.replace(BLUE, host_subnets=before), {}).rows
+    wanted = msgspec.structs.replace(BLUE, host_subnets=after)
+    whole = plan(wanted, rows)
+    assert by_name(apply(rows, whole.ops)) == by_name(whole.rows)
+    first = whole.ops[: data.draw(st.integers(0, len(whole.ops)))]
+    between = apply(rows, first)
+    stay = [name for name, row in by_name(rows).items() if by_name(whole.rows).get(name) == row]
+    assert all(by_name(between)[name] == by_name(rows)[name] for name in stay), "what is right stays reachable"
+    assert by_name(plan(wanted, between).rows) == by_name(whole.rows)
+
+
+def test_a_subnet_that_another_host_gets_is_taken_from_the_first_one_before() -> None:
+    rows = plan(BLUE, {}).rows
+    moved = plan(msgspec.structs.replace(BLUE, host_subnets={"kvm-3": ("10.44.0.0/24",)}), rows)
+    for count in range(len(moved.ops) + 1):
+        networks = [row["networks"] for row in apply(rows, moved.ops[:count]).get(ROUTER_PORTS, [])]
+        assert networks.count(["10.44.0.1/24"]) <= 1
