@@ -17,6 +17,7 @@ from outlive.network.copies import VmKey
 from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Columns, Rows
 from outlive.network.owners import external_ids, vm_in
+from outlive.network.pause import PauseReader
 from outlive.network.ports import NorthboundDb
 from outlive.runtime.metrics import Gauge
 
@@ -60,6 +61,7 @@ class RowCleanup:
         period_s: float,
         known: Callable[[], tuple[Collection[str], Collection[str]]],
         look: Callable[[str, str], None],
+        pause: PauseReader,
         orphans: Gauge,
     ) -> None:
         self._nb = northbound
@@ -67,6 +69,7 @@ class RowCleanup:
         self._period_s = period_s
         self._known = known
         self._look = look
+        self._pause = pause
         self._gauge = orphans
         self._seen: set[tuple[str, str]] = set()
         """Kind and name of what was an orphan the last time."""
@@ -81,7 +84,10 @@ class RowCleanup:
             await self._clock.sleep(self._period_s)
 
     async def look(self) -> None:
-        """Find orphans, and have those deleted that were there the last time."""
+        """Find orphans, and have those deleted that were there the last time; none while the cluster is paused."""
+        if (await self._pause()).paused:
+            self._seen = set()
+            return
         vms, networks = self._known()
         gone_vms, gone_networks, have_rows = find_orphans(await self._nb.rows(), vms, networks)
         found = {("vm", name) for name in gone_vms} | {("network", name) for name in gone_networks}

@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.owners import ForeignRow
+from outlive.network.pause import ClusterPause, read_pause
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
     Chassis,
@@ -47,9 +49,11 @@ from outlive.network.views import (
     own_port,
     place_of,
     row_names,
+    wants_address,
 )
 from outlive.resources import (
     Announcement,
+    Cluster,
     Hypervisor,
     PortMove,
     VirtualMachine,
@@ -63,7 +67,7 @@ from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store
+from outlive.store import Store, read
 
 NETWORK_PREFIX: Final = "network/"
 VM_PREFIX: Final = "vm/"
@@ -126,12 +130,18 @@ class NetworkController:
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
-        self.switches = NetworkSwitches(informers, self._writer, northbound, clock, self._events)
+        self.switches = NetworkSwitches(
+            informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
+        )
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
+        self._frozen: dict[str, None] = {}
+        """VMs whose rows were left as they are because the cluster was paused."""
         self._places: dict[str, VmPlace] = {}
         """Of VMs with ports: where they were when they were looked at last."""
+        self._moves: dict[str, tuple[str, str]] = {}
+        """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
         self._seen_s: dict[str, float] = {}
         self._runs: tuple[ControllerRun, ...] = ()
@@ -144,6 +154,7 @@ class NetworkController:
             period_s=gc_period_s,
             known=self._known_names,
             look=self._look_again,
+            pause=partial(read_pause, store),
             orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
@@ -166,6 +177,7 @@ class NetworkController:
                 Watch(informers.ports, self._port_keys),
                 Watch(informers.vms, lambda old, new: self._vm_keys(old, new)),
                 Watch(informers.hosts, self._host_keys),
+                Watch(informers.clusters, self._cluster_keys),
             ),
             self._max_parallel,
             elector=elector,
@@ -224,6 +236,15 @@ class NetworkController:
             *(VM_PREFIX + vm for vm, place in self._places.items() if name in (place.host, place.target)),
         )
 
+    def _cluster_keys(self, old: Cluster | None, new: Cluster | None) -> Iterable[str]:
+        """Everything, where a pause began or ended."""
+        facts = [(one.paused, one.status.store_incarnation) for one in (old, new) if one is not None]
+        if len(facts) == 2 and facts[0] == facts[1]:
+            return ()
+        vms, networks = self._known_names()
+        names = dict.fromkeys((*vms, *self._frozen))
+        return (*(NETWORK_PREFIX + one for one in networks), *(VM_PREFIX + one for one in names))
+
     def _known_names(self) -> tuple[list[str], list[str]]:
         """VMs with ports, and networks."""
         return self.informers.ports.index_keys(BY_VM), [one.name for one in self.informers.networks.items()]
@@ -276,7 +297,13 @@ class NetworkController:
                 self._locks.pop(name, None)
 
     async def _follow(self, name: str, queue: str) -> Requeue | None:
-        vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
+        vm = self.informers.vms.get(name)
+        pause = await read_pause(self._store)
+        if pause.paused:
+            vm = await read(self._store, VirtualMachine, name)
+        place = place_of(vm)
+        arrived = self._has_arrived(name, place, pause)
+        frozen = pause.paused and not arrived
         self._places.pop(name, None)
         if place.host:
             self._places[name] = place
@@ -285,6 +312,9 @@ class NetworkController:
         kept: set[str] = set()
         """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
+            network = self.informers.networks.get(port.spec.network)
+            if frozen and (network is None or wants_address(port, network) is not None):
+                continue  # whether an address is free is not known
             found = await self._judge(port, vm, place)
             if isinstance(found, Reason):
                 problems[port.name] = found
@@ -293,8 +323,23 @@ class NetworkController:
                 planned[port.name] = found
         unreached = self.informers.find_unreached(planned, place.target)
         receipt, foreign = await self._commit(
-            name, place._replace(target="") if unreached else place, planned, tuple(sorted(kept)), queue
+            OwnVmInput(
+                vm=name,
+                host=place.host or None,
+                target=place.target or None if not unreached else None,
+                ports=tuple(planned.values()),
+                kept=tuple(sorted(kept)),
+                paused=pause.paused,
+                arrived=arrived,
+            ),
+            place.move,
+            queue,
         )
+        self._frozen.pop(name, None)
+        if frozen:
+            self._frozen[name] = None
+            return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
+        self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
@@ -320,6 +365,21 @@ class NetworkController:
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
 
+    def _note_move(self, name: str, place: VmPlace, pause: ClusterPause) -> None:
+        """Remember that the VM moves, in the store as it is now."""
+        self._moves.pop(name, None)
+        if place.move:
+            self._moves[name] = (place.target, pause.incarnation)
+
+    def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
+        """True if the VM's move has ended at its target in the store as it is now.
+
+        Only the target writes that, which then has the guest; a store that went back says it of older moves as well.
+        """
+        if place.move:
+            self._note_move(name, place, pause)
+        return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
+
     async def _judge(
         self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
     ) -> OwnPort | Reason | None:
@@ -338,20 +398,11 @@ class NetworkController:
 
     # Rows
 
-    async def _commit(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], kept: tuple[str, ...], queue: str
-    ) -> tuple[Receipt, dict[str, ForeignRow]]:
+    async def _commit(self, wanted: OwnVmInput, move: str, queue: str) -> tuple[Receipt, dict[str, ForeignRow]]:
         """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
-        hosts = [one for one in (place.host, place.target) if one]
+        name, hosts = wanted.vm, [one for one in (wanted.host, wanted.target) if one]
         await self._read_chassis(hosts)
-        wanted = OwnVmInput(
-            vm=name,
-            host=place.host or None,
-            target=place.target or None,
-            ports=tuple(planned.values()),
-            kept=kept,
-            chassis={one: self._chassis_of(one) for one in hosts},
-        )
+        wanted = _replace(wanted, chassis={one: self._chassis_of(one) for one in hosts})
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
@@ -368,9 +419,9 @@ class NetworkController:
             self._decide_s.labels(queue).observe(decide_s)
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
-        if known.move != place.move:
+        if known.move != move:
             self._events.report_aborted(self.informers.vms.get(name), known.move)
-            self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
+            self._vms[name] = known = _VmRows(move=move, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
@@ -386,7 +437,7 @@ class NetworkController:
             self._decisions.keep(
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
-            _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+            _log.info("network.programmed", vm=name, host=given.host, target=given.target, operations=len(receipt.ops))
         known.is_overwritten = False
         return receipt, used[0][1].foreign
 

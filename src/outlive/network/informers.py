@@ -12,6 +12,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.network.views import PortFacts, VmPlace, reach_problem
 from outlive.resources import (
+    Cluster,
     Condition,
     Hypervisor,
     VirtualMachine,
@@ -57,6 +58,7 @@ class NetworkInformers:
     networks: Informer[VirtualNetwork]
     vms: Informer[VirtualMachine]
     hosts: Informer[Hypervisor]
+    clusters: Informer[Cluster]
 
     def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
         """What the port is judged by; ``overlaps`` as there."""

@@ -103,6 +103,10 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a VM that is gone: none."""
     kept: tuple[str, ...] = ()
     """Logical ports of interfaces that are refused now: they stay as they are, with their DHCP rows and routes."""
+    paused: bool = False
+    """The cluster is paused: rows that exist stay as they are, and only interfaces that have none get some …"""
+    arrived: bool = False
+    """… unless the VM's move has ended at its target since: then its ports follow it all the same."""
     chassis: dict[str, str] = {}
     """Host → its chassis; one that is left out has the host's name."""
     strategies: tuple[str, ...] = ()
@@ -130,7 +134,8 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
     plan = _Plan(given)
     for port in given.ports:
         plan.add(port)
-    plan.delete_others()
+    if given.arrived or not given.paused:
+        plan.delete_others()
     return OwnVmResult(ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=plan.foreign, why=tuple(plan.why))
 
 
@@ -188,6 +193,9 @@ class _Plan:
             self.foreign[port.interface] = foreign
             self.why.append(f"port {port.interface} stays as it is: {foreign.row} belongs to {foreign.owner}")
             return
+        if self.given.paused and not self.given.arrived and self._has_rows(port):
+            self.why.append(f"port {port.interface} stays as it is: the cluster is paused")
+            return
         network, text = port.network, address_text(port.mac, port.addresses)
         for place in self.places if port.mode == "twin" else self.places[:1]:
             name = interface_id(port.interface, port.mode, place)
@@ -215,6 +223,16 @@ class _Plan:
                 self._add_dhcp(port, name)
         if network.type == ROUTED and self.places:
             self._add_routes(port)
+
+    def _has_rows(self, port: OwnPort) -> bool:
+        """True if OVN has a port of this interface for any host, or a route to one of its addresses."""
+        prefixes = {str(parse_any(cidr)) for cidr in port.addresses}
+        return any(
+            external_ids(row).get(INTERFACE_KEY) == port.interface or row.get("ip_prefix") in prefixes
+            for table in (PORTS, ROUTES)
+            for row in self.draft.table(table)
+            if belongs_to(row, self.vm)
+        )
 
     def _find_foreign(self, port: OwnPort) -> ForeignRow | None:
         """A row of somebody else where the port is to have one now, or when the target has the guest."""

@@ -14,6 +14,7 @@ from outlive.network.addressing import parse_any
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
 from outlive.network.operations import Op, Rows
+from outlive.network.pause import PauseReader
 from outlive.network.pool import overlapping, subnets_of_host
 from outlive.network.ports import NorthboundDb, OvnFeatures
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
@@ -44,7 +45,9 @@ class NetworkSwitches:
         northbound: NorthboundDb,
         clock: Clock,
         events: NetworkEvents,
+        pause: PauseReader,
     ) -> None:
+        self._pause = pause
         self._events = events
         self._informers = informers
         self._writer = writer
@@ -66,8 +69,8 @@ class NetworkSwitches:
         network, ports = self._informers.networks.get(name), len(self._informers.ports.by_index(BY_NETWORK, name))
         if network is not None and not is_programmed(network):
             return None
-        if network is None and ports:
-            return Requeue(WAIT_S)  # VMs run on it, whoever has deleted it
+        if (await self._pause()).paused or (network is None and ports):
+            return Requeue(WAIT_S)  # VMs may run on it, whoever has deleted it
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
         if network is not None and problem is None and network.spec.type == "routed":
             try:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
-from outlive.resources import Assigned, Event, Hypervisor, Migration, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.resources import (
+    Assigned,
+    Cluster,
+    ClusterStatus,
+    Event,
+    Hypervisor,
+    Migration,
+    ObjectMeta,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+)
+from outlive.resources.cluster import Pause
 from outlive.resources.networks import Subnet
 from outlive.resources.vms import MigrationPhase
 from outlive.store import list_all
@@ -222,3 +235,127 @@ def test_a_routed_network_of_many_hosts_is_made_in_parts(version: str) -> None:
     hosts = (host(f"kvm-{number}") for number in range(150))
     objects = (*hosts, network("blue", "routed", "10.0.0.0/8"), vm(on="kvm-149"), port(network="blue"))
     control(story, *objects, starts=False)
+
+
+def cluster(incarnation: str = "i-1", *, paused: bool = False) -> Cluster:
+    pause = Pause(waits_for=("kvm-1",)) if paused else None
+    status = ClusterStatus(store_incarnation=incarnation, pause=pause)
+    return Cluster(metadata=ObjectMeta(name="default"), status=status)
+
+
+async def pause_in(controlled: Controlled, incarnation: str) -> None:
+    """The store went back."""
+    status = {"store_incarnation": incarnation, "pause": Pause(waits_for=("kvm-1",))}
+    await controlled.change(Cluster, "default", status=status)
+
+
+async def resume(controlled: Controlled) -> None:
+    await controlled.change(Cluster, "default", status={"pause": None})
+
+
+async def assign(controlled: Controlled, to: str, **status: Any) -> None:
+    await controlled.change(VirtualMachine, "web", status={"assigned": Assigned(hypervisor=to), **status})
+
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "mode"), [("layer2", None), ("layer2", "twin"), ("localnet", None), ("routed", None)]
+)
+
+
+def three_hosts(kind: str, mode: Any) -> list[Any]:
+    """A VM on the first of three hosts, and another one that says nothing."""
+    cidr = "10.44.0.0/16" if kind == "routed" else "192.168.40.0/24"
+    found = [host(f"kvm-{number}") for number in (1, 2, 3)]
+    net = network("net", kind, cidr, physical_network="physnet" if kind == "localnet" else "")
+    return [*found, cluster(), net, vm(), port(network="net", port_mode=mode)]
+
+
+@KINDS
+def test_while_the_cluster_is_paused_no_row_is_deleted_and_no_port_gets_another_host(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2")
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-3"))
+        await assign(controlled, "", migration=None)
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualMachine, "web")
+        await controlled.delete(VirtualNetwork, "net")
+        await controlled.delete(Hypervisor, "kvm-3")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+def test_once_the_pause_is_over_rows_follow_what_the_store_says(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2")
+        before = controlled.ovn.rows
+        await resume(controlled)
+        (row,) = controlled.rows(PORTS) if kind == "layer2" else [one for one in controlled.rows() if "net" not in one]
+        assert controlled.rows()[row]["options"]["requested-chassis"] == "kvm-2"
+        assert controlled.ovn.rows != before
+
+    control(story, *three_hosts(kind, mode))
+
+
+def test_a_vm_that_has_no_row_yet_gets_one_while_the_cluster_is_paused() -> None:
+    async def story(controlled: Controlled) -> None:
+        await pause_in(controlled, "i-2")
+        await controlled.create(
+            vm("db", "kvm-2", ports=(interface(2),)), port("db.0", mac=OTHER, addresses=("192.168.40.77",))
+        )
+        await controlled.settle()
+        assert set(controlled.rows()) == {interface()}, "whether the address is free is not known"
+        await controlled.change(VirtualMachinePort, "db.0", status={"addresses": ("192.168.40.77/24",)})
+        assert set(controlled.rows()) == {interface(), interface(2)}
+
+    control(story, host("kvm-1"), host("kvm-2"), cluster(), network(), vm(), port())
+
+
+@KINDS
+def test_a_move_that_ends_at_its_target_while_the_cluster_is_paused_switches_over(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2", migration=None)
+        chassis = [row["options"].get("requested-chassis") for row in controlled.rows().values() if not row.get("type")]
+        assert chassis == ["kvm-2"]
+        assert [row["output_port"] for row in controlled.ovn.rows.get(ROUTES, ())] == ["rtos-net_kvm-2"] * (
+            kind == "routed"
+        )
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+@pytest.mark.parametrize("back_to", ["kvm-1", "kvm-2", "kvm-3"])
+def test_a_move_of_which_a_restored_store_says_that_it_has_ended_changes_nothing(
+    kind: str, mode: Any, back_to: str
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        before = controlled.rows()
+        await controlled.change_at_once(
+            (Cluster, "default", {"store_incarnation": "i-2", "pause": Pause(waits_for=("kvm-1",))}),
+            (VirtualMachine, "web", {"assigned": Assigned(hypervisor=back_to), "migration": None}),
+        )
+        assert controlled.rows() == before
+
+    control(story, *three_hosts(kind, mode))
+
+
+@pytest.mark.parametrize("name", ["web.00", "web.01", "web.0000"])
+def test_a_port_whose_number_is_written_otherwise_names_no_interface(name: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await controlled.create(port(name, mac=OTHER))
+        await controlled.settle()
+        assert controlled.rows() == before
+        assert await controlled.problem_of(VirtualMachinePort, name) == "no-interface"
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1"), network(), vm(ports=(interface(), interface(2))), port())
