@@ -7,7 +7,7 @@ wrong than OVN: then nothing is deleted, and somebody is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -51,7 +51,8 @@ def _own_vm(row: Columns) -> VmKey | None:
 
 
 class RowCleanup:
-    """See the module. ``known``: names of VMs with ports, and of networks; ``look``: has the controller look again."""
+    """See the module. ``known``: names of VMs with ports, and of networks; ``look``: has the controller look again;
+    ``runs_unknown``: true of a VM that a host runs and the store does not know."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class RowCleanup:
         known: Callable[[], tuple[Collection[str], Collection[str]]],
         look: Callable[[str, str], None],
         pause: PauseReader,
+        runs_unknown: Callable[[str], Awaitable[bool]],
         orphans: Gauge,
     ) -> None:
         self._nb = northbound
@@ -70,6 +72,7 @@ class RowCleanup:
         self._known = known
         self._look = look
         self._pause = pause
+        self._runs_unknown = runs_unknown
         self._gauge = orphans
         self._seen: set[tuple[str, str]] = set()
         """Kind and name of what was an orphan the last time."""
@@ -96,6 +99,7 @@ class RowCleanup:
             _log.error("network.cleanup_refused", gone=len(gone_vms), of=have_rows, named=sorted(gone_vms)[:NAMED])
             self._seen = set()
             return
+        found -= {("vm", name) for name in sorted(gone_vms) if await self._runs_unknown(name)}
         for kind, name in sorted(found - self._seen):
             _log.warning("network.orphan_found", kind=kind, name=name, deleted_after_s=self._period_s)
         for kind, name in sorted(found & self._seen):

@@ -29,7 +29,7 @@ from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.owners import ForeignRow
-from outlive.network.pause import ClusterPause, read_pause
+from outlive.network.pause import ClusterPause, read_pause, runs_unknown
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
     Chassis,
@@ -155,6 +155,7 @@ class NetworkController:
             known=self._known_names,
             look=self._look_again,
             pause=partial(read_pause, store),
+            runs_unknown=partial(runs_unknown, store),
             orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
@@ -303,7 +304,8 @@ class NetworkController:
             vm = await read(self._store, VirtualMachine, name)
         place = place_of(vm)
         arrived = self._has_arrived(name, place, pause)
-        frozen = pause.paused and not arrived
+        is_unknown = vm is None and await runs_unknown(self._store, name)
+        frozen = is_unknown or (pause.paused and not arrived)
         self._places.pop(name, None)
         if place.host:
             self._places[name] = place
@@ -329,7 +331,7 @@ class NetworkController:
                 target=place.target or None if not unreached else None,
                 ports=tuple(planned.values()),
                 kept=tuple(sorted(kept)),
-                paused=pause.paused,
+                paused=pause.paused or is_unknown,
                 arrived=arrived,
             ),
             place.move,

@@ -104,7 +104,8 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kept: tuple[str, ...] = ()
     """Logical ports of interfaces that are refused now: they stay as they are, with their DHCP rows and routes."""
     paused: bool = False
-    """The cluster is paused: rows that exist stay as they are, and only interfaces that have none get some …"""
+    """The cluster is paused, or a host runs the VM and the store does not know it: rows that exist stay as they are,
+    and only interfaces that have none get some …"""
     arrived: bool = False
     """… unless the VM's move has ended at its target since: then its ports follow it all the same."""
     chassis: dict[str, str] = {}

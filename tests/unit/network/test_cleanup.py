@@ -51,11 +51,15 @@ class Cleaned:
             known=lambda: (self.known, ["green"]),
             look=lambda kind, name: self.looked.append((kind, name)),
             pause=self.read_pause,
+            runs_unknown=self.runs_unknown,
             orphans=self.gauge,
         )
 
     async def read_pause(self) -> ClusterPause:
         return ClusterPause(self.is_paused, "")
+
+    async def runs_unknown(self, vm: str) -> bool:
+        return vm == "unknown"
 
 
 def test_a_pause_of_the_cluster_begins_the_wait_anew() -> None:
@@ -81,6 +85,16 @@ def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
         assert b"orphans 1.0" in cleaned.metrics.render()
         await cleaned.cleanup.look()
         assert cleaned.looked == [("vm", "b")]
+
+    run(story())
+
+
+def test_a_vm_that_a_host_runs_and_the_store_does_not_know_is_no_orphan() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "unknown"], ["a"])
+        for _ in range(3):
+            await cleaned.cleanup.look()
+        assert cleaned.looked == []
 
     run(story())
 

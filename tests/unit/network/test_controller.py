@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
+from outlive.base.clock import as_datetime
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
 from outlive.resources import (
     Assigned,
     Cluster,
     ClusterStatus,
     Event,
+    Fault,
     Hypervisor,
     Migration,
     ObjectMeta,
+    ObjectRef,
     VirtualMachine,
     VirtualMachinePort,
     VirtualNetwork,
@@ -359,3 +363,25 @@ def test_a_port_whose_number_is_written_otherwise_names_no_interface(name: str) 
         assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
 
     control(story, host("kvm-1"), network(), vm(ports=(interface(), interface(2))), port())
+
+
+def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_has_ended() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await pause_in(controlled, "i-2")
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualMachine, "web")
+        about, at = ObjectRef(kind="VirtualMachine", name="web"), as_datetime(controlled.clock.now())
+        metadata = ObjectMeta(name="unknown-vm.web")
+        fault = Fault(metadata=metadata, code="unknown-vm", subject=about, message="", first_seen=at, last_seen=at)
+        await controlled.create(fault)
+        await resume(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows() == before
+        await controlled.store.replace(
+            msgspec.structs.replace(await controlled.store.get(Fault, fault.name), ended=True)
+        )
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows() == {}
+
+    control(story, host("kvm-1"), cluster(), network(), vm(), port())
