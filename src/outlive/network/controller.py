@@ -24,6 +24,7 @@ from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
+from outlive.network.keys import NETWORK_PREFIX, VM_PREFIX, NetworkKeys
 from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
@@ -53,12 +54,9 @@ from outlive.network.views import (
 )
 from outlive.resources import (
     Announcement,
-    Cluster,
-    Hypervisor,
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
-    VirtualNetwork,
 )
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import Reason, render
@@ -69,8 +67,6 @@ from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.store import Store, read
 
-NETWORK_PREFIX: Final = "network/"
-VM_PREFIX: Final = "vm/"
 BOUND_LOOK_S: Final = 0.25
 """How often a binding, and the flows of a target, are looked at beside what the southbound database reports."""
 WAIT_S: Final = 30.0
@@ -136,14 +132,10 @@ class NetworkController:
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
-        self._frozen: dict[str, None] = {}
-        """VMs whose rows were left as they are because the cluster was paused."""
-        self._places: dict[str, VmPlace] = {}
-        """Of VMs with ports: where they were when they were looked at last."""
         self._moves: dict[str, tuple[str, str]] = {}
         """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
-        self._seen_s: dict[str, float] = {}
+        self.keys = NetworkKeys(informers, self._events, clock)
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
@@ -152,7 +144,7 @@ class NetworkController:
             northbound,
             clock,
             period_s=gc_period_s,
-            known=self._known_names,
+            known=self.keys.list_names,
             look=self._look_again,
             pause=partial(read_pause, store),
             runs_unknown=partial(runs_unknown, store),
@@ -165,20 +157,18 @@ class NetworkController:
         informers = self.informers
         moves = manager.add_controller(
             _Moves(self),
-            (Watch(informers.vms, self._moving_keys),),
+            (Watch(informers.vms, self.keys.find_moving),),
             self._max_parallel,
             elector=elector,
         )
         others = manager.add_controller(
             self,
             (
-                Watch(
-                    informers.networks, lambda old, new: (NETWORK_PREFIX + _name(old, new), *self._on_network(old, new))
-                ),
-                Watch(informers.ports, self._port_keys),
-                Watch(informers.vms, lambda old, new: self._vm_keys(old, new)),
-                Watch(informers.hosts, self._host_keys),
-                Watch(informers.clusters, self._cluster_keys),
+                Watch(informers.networks, self.keys.find_of_network),
+                Watch(informers.ports, self.keys.find_vms_of_port),
+                Watch(informers.vms, self.keys.find_vms),
+                Watch(informers.hosts, self.keys.find_of_host),
+                Watch(informers.clusters, self.keys.find_of_cluster),
             ),
             self._max_parallel,
             elector=elector,
@@ -189,66 +179,7 @@ class NetworkController:
         manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
         manager.add_task("network-times", self._times.run, elector=elector)
 
-    # Which keys a change asks for
-
-    def _moving_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose migration began, went on or ended; only those that have ports."""
-        name = _name(old, new)
-        if place_of(old).move == place_of(new).move == "" or not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
-
-    def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose place, ports or definition changed outside of a migration."""
-        if place_of(old).move or place_of(new).move:
-            return ()
-        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
-            return ()
-        name = _name(old, new)
-        if not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
-
-    def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        if new is None:
-            self._events.forget_ports([_name(old, new)])
-        elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
-            return ()
-        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
-
-    def _on_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
-        changed = (
-            old is None or new is None or (old.spec, old.status.host_subnets) != (new.spec, new.status.host_subnets)
-        )
-        ports = self.informers.ports.by_index(BY_NETWORK, _name(old, new)) if changed else ()
-        return {VM_PREFIX + port.spec.vm: None for port in ports}
-
-    def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        """A host that came, went, was labelled or is another chassis now: routed networks give it a subnet, and the
-        ports of VMs that are there follow."""
-        facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
-        if len(facts) == 2 and facts[0] == facts[1]:
-            return ()
-        name, networks = _name(old, new), self.informers.networks.items()
-        return (
-            *(NETWORK_PREFIX + one.name for one in networks if one.spec.type == "routed"),
-            *(VM_PREFIX + vm for vm, place in self._places.items() if name in (place.host, place.target)),
-        )
-
-    def _cluster_keys(self, old: Cluster | None, new: Cluster | None) -> Iterable[str]:
-        """Everything, where a pause began or ended."""
-        facts = [(one.paused, one.status.store_incarnation) for one in (old, new) if one is not None]
-        if len(facts) == 2 and facts[0] == facts[1]:
-            return ()
-        vms, networks = self._known_names()
-        names = dict.fromkeys((*vms, *self._frozen))
-        return (*(NETWORK_PREFIX + one for one in networks), *(VM_PREFIX + one for one in names))
-
-    def _known_names(self) -> tuple[list[str], list[str]]:
-        """VMs with ports, and networks."""
-        return self.informers.ports.index_keys(BY_VM), [one.name for one in self.informers.networks.items()]
+    # What is looked at again
 
     def _look_again(self, kind: str, name: str) -> None:
         self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
@@ -306,9 +237,9 @@ class NetworkController:
         arrived = self._has_arrived(name, place, pause)
         is_unknown = vm is None and await runs_unknown(self._store, name)
         frozen = is_unknown or (pause.paused and not arrived)
-        self._places.pop(name, None)
+        self.keys.places.pop(name, None)
         if place.host:
-            self._places[name] = place
+            self.keys.places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
         kept: set[str] = set()
@@ -337,9 +268,9 @@ class NetworkController:
             place.move,
             queue,
         )
-        self._frozen.pop(name, None)
+        self.keys.frozen.pop(name, None)
         if frozen:
-            self._frozen[name] = None
+            self.keys.frozen[name] = None
             return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
         self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
@@ -415,7 +346,7 @@ class NetworkController:
 
         scope = own_vm_scope(wanted)
         self._vm_of_port.update(dict.fromkeys(scope.ports, name))
-        seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
+        seen_s, began_s = self.keys.seen_s.pop(name, None), self._clock.monotonic()
         decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
             self._decide_s.labels(queue).observe(decide_s)
@@ -529,7 +460,3 @@ class _Moves:
     async def reconcile(self, key: str) -> Requeue | None:
         """As the controller."""
         return await self._controller.reconcile_vm(key.removeprefix(VM_PREFIX), "moves")
-
-
-def _name(old: Any, new: Any) -> str:
-    return str((new if new is not None else old).name)
