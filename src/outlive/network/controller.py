@@ -382,7 +382,7 @@ class NetworkController:
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        if host in self._chassis and (found is None or not found.spec.chassis):
+        if host in self._chassis and (found is None or not (found.spec.chassis or found.status.chassis)):
             return host
         return host_chassis(found, host, self._chassis.values())
 

@@ -62,8 +62,9 @@ class PortFacts:
 
 
 def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis]) -> str:
-    """The chassis of a host: as its record names it, else as OVN knows the host."""
-    return host.spec.chassis if host is not None and host.spec.chassis else chassis_name(name, known)
+    """The chassis of a host: as its record names it, else as the host says, else as OVN knows the host."""
+    named = host.spec.chassis or host.status.chassis if host is not None else ""
+    return named or chassis_name(name, known)
 
 
 def is_programmed(network: VirtualNetwork | None) -> bool:

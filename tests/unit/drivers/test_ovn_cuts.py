@@ -9,6 +9,7 @@ from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
 from outlive.base.random import Random
+from outlive.drivers.ovn.chassis_table import ChassisTable, HostChassis
 from outlive.drivers.ovn.cuts import OvnCuts
 from outlive.network.names import CLUSTER_ROUTER, NOBODY
 from outlive.network.operations import PORTS, ROUTERS, SWITCHES, Rows, upsert
@@ -38,23 +39,23 @@ class Cloud:
         self.interface = interface_id(PORT, "twin" if mode == "twin" else "shared", "kvm-1")
         self.ovn.plug(self.interface, "kvm-1")
         self.off = off
+        self.chassis = {host: host for host in ("kvm-1", "kvm-2", "kvm-3")}
         self.cuts = self.driver()
         self.clock = clock
 
     def driver(self) -> OvnCuts:
         clock, random = LoopClock(), Random(1)
 
-        async def chassis_of(host: str) -> str:
-            return host
-
-        async def hosts_off() -> tuple[str, ...]:
-            return self.off
+        async def read_table() -> ChassisTable:
+            return ChassisTable(
+                hosts={
+                    host: HostChassis(name=name, reported=name, is_certain=True, is_off=host in self.off)
+                    for host, name in self.chassis.items()
+                }
+            )
 
         return OvnCuts(
-            SimulatedNorthbound(self.ovn, clock, random),
-            SimulatedSouthbound(self.ovn, clock, random),
-            chassis_of,
-            hosts_off,
+            SimulatedNorthbound(self.ovn, clock, random), SimulatedSouthbound(self.ovn, clock, random), read_table
         )
 
     def place(self, host: str) -> Rows:

@@ -35,6 +35,9 @@ class Cuts:
         self.through = {}
         self.lifted = []
 
+    def select(self, scope):
+        return tuple(one for one in scope if self.reach(one))
+
     async def cut(self, host, epoch, scope):
         await asyncio.sleep(0.05)
         if self.mode == "dead":
@@ -511,6 +514,9 @@ def _host(name: str) -> ObjectRef:
 
 class NobodyIsolates(Cuts):
     """A driver that isolates nobody."""
+
+    def select(self, scope):
+        return ()
 
     async def barrier(self, scope):
         raise NotFound("nobody isolates hosts here")

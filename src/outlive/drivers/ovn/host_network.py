@@ -37,6 +37,8 @@ ANNOUNCING_LIMIT: Final = 64
 """VMs that are announced at once; more are not."""
 PLUGGED_LIMIT: Final = 4096
 """VMs whose ports are remembered."""
+CHASSIS_S: Final = 2.0
+"""How long this host's own switch may take to say which chassis it is."""
 INSTALLED_S: Final = 0.5
 """How long one look waits for flows."""
 
@@ -49,6 +51,10 @@ class HostSwitch(Protocol):
 
     async def start(self) -> None:
         """Start to connect; returns at once."""
+        ...
+
+    async def chassis(self) -> str:
+        """The name of this chassis; empty: OVN has not been set up here. ``Unavailable``."""
         ...
 
     async def devices(self) -> dict[str, str]:
@@ -99,6 +105,16 @@ class OvnNetwork(NetworkPort):
     def prepare_limit_s(self) -> float:
         """``network.prepareTimeout``."""
         return self._limit_s
+
+    async def find_chassis(self) -> str | None:
+        """As ``NetworkPort``."""
+        await self._connect()
+        try:
+            with deadline(CHASSIS_S):
+                return await self._switch.chassis()
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("network.chassis_unknown", why=str(error) or f"no answer within {CHASSIS_S:g} s")
+            return None
 
     async def plugged_ports(self, vm: VirtualMachine) -> list[PluggedPort]:
         """Its interfaces that the controller programs. ``Unavailable`` where that is not known."""

@@ -53,6 +53,11 @@ class SimulatedHostSwitch:
     async def start(self) -> None:
         """It is there."""
 
+    async def chassis(self) -> str:
+        """The host's own name."""
+        self._process.check()
+        return self._host
+
     async def devices(self) -> dict[str, str]:
         """None: nobody sends frames here."""
         return {}
@@ -75,6 +80,11 @@ class SplitCuts(CutPort):
         self._fabric = fabric
         self._disks = disks
         self._ports = ports
+
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """As ``CutPort``."""
+        disks, ports = self._split(scope)
+        return (*self._disks.select(disks), *self._ports.select(ports))
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """As ``CutPort``; one that fails spoils no other."""
@@ -118,6 +128,8 @@ class SplitCuts(CutPort):
         for part in (self._disks, self._ports):
             try:
                 await part.lift(host, epoch)
+            except NotFound:
+                continue
             except OutliveError as error:
                 failed.append(error)
         if failed:
