@@ -374,6 +374,7 @@ _OF_ITS_DAEMON: Final = (
     "status.domainCapabilities",
     "status.evicted",
     "status.domainState",
+    "status.chassis",
     "status.storageAddress",
     "status.addresses",
     "status.keyIds",
