@@ -9,7 +9,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError
 from outlive.node.ports import CutPort, CutReport
 from outlive.simulation.network.databases import OvnClient
-from outlive.simulation.network.fabric import Fabric
+from outlive.simulation.network.fabric import Fabric, chassis_of
 from outlive.simulation.process import Process
 
 LOOK_S: Final = 0.05
@@ -54,9 +54,9 @@ class SimulatedHostSwitch:
         """It is there."""
 
     async def chassis(self) -> str:
-        """The host's own name."""
+        """As the fabric names it."""
         self._process.check()
-        return self._host
+        return chassis_of(self._host)
 
     async def devices(self) -> dict[str, str]:
         """None: nobody sends frames here."""
