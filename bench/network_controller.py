@@ -25,6 +25,7 @@ from outlive.network.names import INTERFACE_KEY
 from outlive.network.operations import PORTS
 from outlive.resources import (
     Assigned,
+    Cluster,
     Hypervisor,
     HypervisorSpec,
     ObjectMeta,
@@ -116,6 +117,7 @@ async def _start_up(store: MemoryStore, ovn: Ovn, *, changes: bool = False) -> t
         networks=informer(VirtualNetwork),
         vms=informer(VirtualMachine),
         hosts=informer(Hypervisor),
+        clusters=informer(Cluster),
     )
     controller = NetworkController(
         store,

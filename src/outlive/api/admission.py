@@ -38,6 +38,8 @@ from outlive.resources import (
     Resource,
     Secret,
     VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
 )
 from outlive.resources.amounts import disk_problem, size_problems
 from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
@@ -471,8 +473,9 @@ def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
 
 
 async def check_deletion(obj: Resource, store: Store, *, force: bool = False) -> None:
-    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by, and
-    for a Membership under which VMs are held: without it nothing proves any more that they ended.
+    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by, for
+    a Membership under which VMs are held: without it nothing proves any more that they ended; and for a network that
+    has ports.
 
     What ``Cluster`` says of its store, and that it is paused, is kept nowhere else. Errors of the store.
     """
@@ -481,7 +484,16 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             f"Cluster/{obj.name} says which store this is, and whether it is paused: it is not deleted",
             remedy="change its spec instead (outlive apply -f FILE, kubectl edit)",
         )
-    if force or not isinstance(obj, Hypervisor | Membership):
+    if force or not isinstance(obj, Hypervisor | Membership | VirtualNetwork):
+        return
+    if isinstance(obj, VirtualNetwork):
+        ports = list_all(store, VirtualMachinePort, whole=True)
+        if named := sorted([port.name async for port in ports if port.spec.network == obj.name]):
+            raise Refused(
+                f"network {obj.name} has {count_of(len(named), 'port')}: {listing(named, most=NAMED)}",
+                remedy="delete them first, or force it (outlive delete --force, kubectl delete --cascade=orphan): "
+                "their VMs then keep what they have in OVN for as long as they stay where they are",
+            )
         return
     if isinstance(obj, Membership):
         held = sorted([vm.name async for vm in list_all(store, VirtualMachine, whole=True) if _is_held_under(vm, obj)])

@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,8 @@ from outlive.network.names import OWN_NAMESPACE
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
+from outlive.network.owners import ForeignRow
+from outlive.network.pause import ClusterPause, read_pause, runs_unknown
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
     Chassis,
@@ -39,14 +42,18 @@ from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     VmPlace,
+    foreign_reason,
     host_chassis,
     is_programmed,
     obstacle_of,
     own_port,
     place_of,
+    row_names,
+    wants_address,
 )
 from outlive.resources import (
     Announcement,
+    Cluster,
     Hypervisor,
     PortMove,
     VirtualMachine,
@@ -54,13 +61,13 @@ from outlive.resources import (
     VirtualNetwork,
 )
 from outlive.resources.networks import interface_id
-from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.resources.reasons import Reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store
+from outlive.store import Store, read
 
 NETWORK_PREFIX: Final = "network/"
 VM_PREFIX: Final = "vm/"
@@ -117,16 +124,24 @@ class NetworkController:
         self._sb = southbound
         self._decisions = decisions
         self._clock = clock
-        self._events = NetworkEvents(informers, emit)
+        self._events = NetworkEvents(informers, emit, metrics)
         self._max_parallel = max_parallel
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer)
-        self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self.switches = NetworkSwitches(
+            informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
+        )
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
+        self._frozen: dict[str, None] = {}
+        """VMs whose rows were left as they are because the cluster was paused."""
+        self._places: dict[str, VmPlace] = {}
+        """Of VMs with ports: where they were when they were looked at last."""
+        self._moves: dict[str, tuple[str, str]] = {}
+        """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
         self._seen_s: dict[str, float] = {}
         self._runs: tuple[ControllerRun, ...] = ()
@@ -139,6 +154,8 @@ class NetworkController:
             period_s=gc_period_s,
             known=self._known_names,
             look=self._look_again,
+            pause=partial(read_pause, store),
+            runs_unknown=partial(runs_unknown, store),
             orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
@@ -161,6 +178,7 @@ class NetworkController:
                 Watch(informers.ports, self._port_keys),
                 Watch(informers.vms, lambda old, new: self._vm_keys(old, new)),
                 Watch(informers.hosts, self._host_keys),
+                Watch(informers.clusters, self._cluster_keys),
             ),
             self._max_parallel,
             elector=elector,
@@ -194,12 +212,9 @@ class NetworkController:
         return (VM_PREFIX + name,)
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        if (
-            old is not None
-            and new is not None
-            and old.spec == new.spec
-            and old.status.addresses == new.status.addresses
-        ):
+        if new is None:
+            self._events.forget_ports([_name(old, new)])
+        elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
             return ()
         return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
 
@@ -211,11 +226,25 @@ class NetworkController:
         return {VM_PREFIX + port.spec.vm: None for port in ports}
 
     def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        """A host that came, went or was labelled: routed networks give it a subnet."""
+        """A host that came, went, was labelled or is another chassis now: routed networks give it a subnet, and the
+        ports of VMs that are there follow."""
         facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
         if len(facts) == 2 and facts[0] == facts[1]:
             return ()
-        return [NETWORK_PREFIX + one.name for one in self.informers.networks.items() if one.spec.type == "routed"]
+        name, networks = _name(old, new), self.informers.networks.items()
+        return (
+            *(NETWORK_PREFIX + one.name for one in networks if one.spec.type == "routed"),
+            *(VM_PREFIX + vm for vm, place in self._places.items() if name in (place.host, place.target)),
+        )
+
+    def _cluster_keys(self, old: Cluster | None, new: Cluster | None) -> Iterable[str]:
+        """Everything, where a pause began or ended."""
+        facts = [(one.paused, one.status.store_incarnation) for one in (old, new) if one is not None]
+        if len(facts) == 2 and facts[0] == facts[1]:
+            return ()
+        vms, networks = self._known_names()
+        names = dict.fromkeys((*vms, *self._frozen))
+        return (*(NETWORK_PREFIX + one for one in networks), *(VM_PREFIX + one for one in names))
 
     def _known_names(self) -> tuple[list[str], list[str]]:
         """VMs with ports, and networks."""
@@ -269,24 +298,59 @@ class NetworkController:
                 self._locks.pop(name, None)
 
     async def _follow(self, name: str, queue: str) -> Requeue | None:
-        vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
+        vm = self.informers.vms.get(name)
+        pause = await read_pause(self._store)
+        if pause.paused:
+            vm = await read(self._store, VirtualMachine, name)
+        place = place_of(vm)
+        arrived = self._has_arrived(name, place, pause)
+        is_unknown = vm is None and await runs_unknown(self._store, name)
+        frozen = is_unknown or (pause.paused and not arrived)
+        self._places.pop(name, None)
+        if place.host:
+            self._places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        kept: set[str] = set()
+        """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
+            network = self.informers.networks.get(port.spec.network)
+            if frozen and (network is None or wants_address(port, network) is not None):
+                continue  # whether an address is free is not known
             found = await self._judge(port, vm, place)
             if isinstance(found, Reason):
                 problems[port.name] = found
+                kept |= row_names(port, vm, place) if place.host else set()
             elif found is not None:
                 planned[port.name] = found
-        receipt, foreign = await self._commit(name, place, planned, queue)
+        unreached = self.informers.find_unreached(planned, place.target)
+        receipt, foreign = await self._commit(
+            OwnVmInput(
+                vm=name,
+                host=place.host or None,
+                target=place.target or None if not unreached else None,
+                ports=tuple(planned.values()),
+                kept=tuple(sorted(kept)),
+                paused=pause.paused or is_unknown,
+                arrived=arrived,
+            ),
+            place.move,
+            queue,
+        )
+        self._frozen.pop(name, None)
+        if frozen:
+            self._frozen[name] = None
+            return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
+        self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
-            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
+            problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems else None
         now_at = as_datetime(self._clock.now())
+        for port_name in (*planned, *problems):
+            self._events.report_port(port_name, problems.get(port_name))
         for port_name, problem in problems.items():
-            self._events.report_problem(port_name, problem)
-            await self._writer.write_port(port_name, refused_status(problem, now_at))
-        move = await self._prepared(name, place, planned, receipt) if place.move else {}
+            await self._writer.write_port(port_name, refused_status(problem, place, now_at))
+        move = await self._prepared(name, place, planned, receipt, unreached) if place.move else {}
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
@@ -302,6 +366,21 @@ class NetworkController:
         if place.move and not all(one.prepared for one in move.values()):
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
+
+    def _note_move(self, name: str, place: VmPlace, pause: ClusterPause) -> None:
+        """Remember that the VM moves, in the store as it is now."""
+        self._moves.pop(name, None)
+        if place.move:
+            self._moves[name] = (place.target, pause.incarnation)
+
+    def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
+        """True if the VM's move has ended at its target in the store as it is now.
+
+        Only the target writes that, which then has the guest; a store that went back says it of older moves as well.
+        """
+        if place.move:
+            self._note_move(name, place, pause)
+        return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
 
     async def _judge(
         self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
@@ -321,19 +400,11 @@ class NetworkController:
 
     # Rows
 
-    async def _commit(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
-    ) -> tuple[Receipt, tuple[str, ...]]:
-        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
-        hosts = [one for one in (place.host, place.target) if one]
+    async def _commit(self, wanted: OwnVmInput, move: str, queue: str) -> tuple[Receipt, dict[str, ForeignRow]]:
+        """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
+        name, hosts = wanted.vm, [one for one in (wanted.host, wanted.target) if one]
         await self._read_chassis(hosts)
-        wanted = OwnVmInput(
-            vm=name,
-            host=place.host or None,
-            target=place.target or None,
-            ports=tuple(planned.values()),
-            chassis={one: self._chassis_of(one) for one in hosts},
-        )
+        wanted = _replace(wanted, chassis={one: self._chassis_of(one) for one in hosts})
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
@@ -350,9 +421,9 @@ class NetworkController:
             self._decide_s.labels(queue).observe(decide_s)
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
-        if known.move != place.move:
+        if known.move != move:
             self._events.report_aborted(self.informers.vms.get(name), known.move)
-            self._vms[name] = known = _VmRows(move=place.move, committed_s=self._clock.monotonic())
+            self._vms[name] = known = _VmRows(move=move, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
@@ -368,7 +439,7 @@ class NetworkController:
             self._decisions.keep(
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
-            _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+            _log.info("network.programmed", vm=name, host=given.host, target=given.target, operations=len(receipt.ops))
         known.is_overwritten = False
         return receipt, used[0][1].foreign
 
@@ -389,16 +460,23 @@ class NetworkController:
     # What is reported
 
     async def _prepared(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt
+        self,
+        name: str,
+        place: VmPlace,
+        planned: dict[str, OwnPort],
+        receipt: Receipt,
+        unreached: dict[str, Reason],
     ) -> dict[str, PortMove]:
-        """Of each port, whether the target can take it over."""
+        """Of each port, whether the target can take it over. ``unreached``: those whose network is not there."""
         target = self._chassis_of(place.target)
         found = {one.name: one for one in await self._sb.chassis()}
         known, features = self._vms[name], self._nb.features()
         moves = {}
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
-            problem = preparation_problem(own, place.target, target, found, binding, features, known.nb_cfg)
+            problem = unreached.get(port_name) or preparation_problem(
+                own, place.target, target, found, binding, features, known.nb_cfg
+            )
             before = self.informers.ports.get(port_name)
             reported = before.status.migration if before is not None else None
             if problem is None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.network.views import PortFacts, VmPlace
+from outlive.network.views import PortFacts, VmPlace, reach_problem
 from outlive.resources import (
+    Cluster,
     Condition,
     Hypervisor,
     VirtualMachine,
@@ -57,12 +58,23 @@ class NetworkInformers:
     networks: Informer[VirtualNetwork]
     vms: Informer[VirtualMachine]
     hosts: Informer[Hypervisor]
+    clusters: Informer[Cluster]
 
     def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
         """What the port is judged by; ``overlaps`` as there."""
         hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
         same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
         return PortFacts(port, self.networks.get(port.spec.network), vm, place, hosts, overlaps, same_mac)
+
+    def find_unreached(self, ports: Iterable[str], host: str) -> dict[str, Reason]:
+        """Those of the ports whose networks do not reach the host, and why."""
+        target, found = self.hosts.get(host), {}
+        for name in ports:
+            port = self.ports.get(name)
+            network = self.networks.get(port.spec.network) if port is not None else None
+            if network is not None and (problem := reach_problem(network, target)) is not None:
+                found[name] = problem
+        return found
 
 
 class StatusWriter:

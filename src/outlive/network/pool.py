@@ -69,10 +69,10 @@ def check_network(spec: VirtualNetworkSpec) -> None:
 
 
 def overlapping(networks: Mapping[str, VirtualNetworkSpec]) -> dict[str, str]:
-    """Routed network → an earlier one, by name, whose subnets overlap its own: they share one router."""
+    """Routed network → one before it here whose subnets overlap its own: they share one router."""
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
-    for name in sorted(networks):
+    for name in networks:
         if networks[name].type != "routed":
             continue
         for subnet in networks[name].subnets:

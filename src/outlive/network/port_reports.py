@@ -14,7 +14,7 @@ from outlive.network.views import VmPlace
 from outlive.resources import Announcement, PortMove, VirtualMachinePortStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
-from outlive.resources.reasons import NetworkReason, Reason, reason
+from outlive.resources.reasons import NetworkReason, Reason, reason, render
 
 _replace = msgspec.structs.replace
 
@@ -71,10 +71,12 @@ def settled_status(
     return change
 
 
-def refused_status(problem: Reason, at: datetime) -> PortChange:
-    """From the status of a port to one that says why OVN does not have it."""
+def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
+    """From the status of a port to one that says why OVN does not have it, and has its VM's move wait."""
+    move = PortMove(id=place.move, reason=problem.code, message=render(problem).text) if place.move else None
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-        return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
+        conditions = with_condition(now.conditions, condition_of("Programmed", problem, at))
+        return _replace(now, migration=move or now.migration, conditions=conditions)
 
     return change

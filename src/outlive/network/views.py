@@ -9,14 +9,17 @@ from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.network.own_vms import OwnNetwork, OwnPort
+from outlive.network.owners import ForeignRow
 from outlive.network.pool import check_network, gateway_of, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
-from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
+from outlive.resources.meta import Resource
+from outlive.resources.networks import IN_OVN, PortMode, interface_id, port_mode, vm_and_index
 from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.resources.vms import MigrationPhase
 
+MODES: Final[tuple[PortMode, ...]] = ("shared", "twin")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
@@ -56,7 +59,7 @@ class PortFacts:
     hosts: Mapping[str, Hypervisor]
     """Those that the VM is on, and moves to."""
     overlaps: str = ""
-    """A network that comes first and whose subnets overlap."""
+    """An older network whose subnets overlap."""
     same_mac: Iterable[VirtualMachinePort] = ()
     """Ports of the same network with the same MAC, this one too."""
 
@@ -73,7 +76,7 @@ def is_programmed(network: VirtualNetwork | None) -> bool:
 
 
 def obstacle_of(facts: PortFacts) -> Reason | None:
-    """Why the port cannot be programmed, apart from its addresses; ``None``: it can."""
+    """Why the port cannot be programmed where the VM is, apart from its addresses; ``None``: it can."""
     port, network, vm, place = facts.port, facts.network, facts.vm, facts.place
     if network is None:
         return reason(NetworkReason.NETWORK_MISSING, network=port.spec.network)
@@ -88,16 +91,19 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
     if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
         return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
-    first = min((_age(one) for one in facts.same_mac), default=_age(port))
-    if first < _age(port):
+    first = min((age_of(one) for one in facts.same_mac), default=age_of(port))
+    if first < age_of(port):
         return reason(NetworkReason.MAC_TWICE, other=first[1], mac=port.spec.mac.lower(), network=network.name)
     if not place.host:
         return reason(NetworkReason.NO_HOST, vm=vm.name)
-    for host in (place.host, place.target):
-        known = facts.hosts.get(host)
-        if known is not None and not network.reaches(known.metadata.labels):
-            return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host)
-    return None
+    return reach_problem(network, facts.hosts.get(place.host))
+
+
+def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | None:
+    """That the network does not reach the host; ``None``: it does, or nobody knows."""
+    if host is None or network.reaches(host.metadata.labels):
+        return None
+    return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host.name)
 
 
 def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | None:
@@ -113,14 +119,33 @@ def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | Non
     return None
 
 
-def _age(port: VirtualMachinePort) -> tuple[float, str]:
-    created = port.metadata.creation_timestamp
-    return (created.timestamp() if created is not None else 0.0, port.name)
+def row_names(port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace) -> set[str]:
+    """Names of the logical ports that it may have: those that were reported, and those of its VM's place."""
+    names, number = set(port.status.interfaces.values()), vm_and_index(port.name)[1]
+    if vm is not None and 0 <= number < len(vm.spec.ports):
+        names |= {
+            interface_id(vm.spec.ports[number], mode, host)
+            for mode in MODES
+            for host in (place.host, place.target)
+            if host
+        }
+    return names
+
+
+def foreign_reason(found: ForeignRow) -> Reason:
+    """That OVN has a row of somebody else in place of one of ours."""
+    return reason(NetworkReason.FOREIGN_ROW, row=found.row, owner=found.owner)
+
+
+def age_of(one: Resource) -> tuple[float, str]:
+    """By what objects go from the oldest to the newest: by name where they were created at the same time."""
+    created = one.metadata.creation_timestamp
+    return (created.timestamp() if created is not None else 0.0, one.name)
 
 
 def is_older(one: VirtualMachinePort, other: VirtualMachinePort) -> bool:
     """True if the first was created before the other, by name where that was at the same time."""
-    return _age(one) < _age(other)
+    return age_of(one) < age_of(other)
 
 
 def _defined_mac(vm: VirtualMachine, number: int) -> str:

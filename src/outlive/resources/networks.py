@@ -219,9 +219,13 @@ def port_object_name(vm: str, index: int) -> str:
 
 
 def vm_and_index(name: str) -> tuple[str, int]:
-    """The VM and the number of its interface that a port's name says; ``-1`` where it says none."""
+    """The VM and the number of its interface that a port's name says; ``-1`` where it says none.
+
+    A number is written in one way, so that no two ports name one interface.
+    """
     vm, dot, index = name.rpartition(".")
-    return (vm, int(index)) if dot and index.isdecimal() and len(index) <= 4 else (name, -1)
+    number = int(index) if dot and index.isdecimal() and len(index) <= 4 else -1
+    return (vm, number) if str(number) == index else (name, -1)
 
 
 def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:

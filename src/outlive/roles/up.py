@@ -468,6 +468,7 @@ class UpRole:
             networks=self._informer(VirtualNetwork),
             vms=self.informers.vms,
             hosts=self.informers.hypervisors,
+            clusters=self._informer(Cluster),
         )
         NetworkHostLimits(self._store, informers, self._clock).attach(self.manager, self.elector)
         if databases is None:

@@ -13,7 +13,15 @@ from outlive.base.errors import NotFound
 from outlive.base.random import Random
 from outlive.drivers.ovn.chassis_table import ChassisTable, HostChassis
 from outlive.drivers.ovn.cuts import OvnCuts
-from outlive.network.names import CLUSTER_ROUTER, INTERFACE_KEY, ISOLATED_KEY, NOBODY
+from outlive.network.names import (
+    CLUSTER_ROUTER,
+    INTERFACE_KEY,
+    ISOLATED_KEY,
+    NETWORK_KEY,
+    NOBODY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+)
 from outlive.network.operations import PORTS, ROUTERS, SWITCHES, Rows, upsert
 from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, plan_own_vm
 from outlive.resources.networks import interface_id
@@ -34,7 +42,9 @@ class Cloud:
         self.ovn = SimulatedOvn("kvm-1", "kvm-2", "kvm-3")
         self.network = network
         names = ("green_ovn_layer2_switch", "wire_ovn_localnet_switch", "blue_kvm-1", "blue_kvm-2")
-        self.ovn.commit([upsert(SWITCHES, {"name": one}, {"name": one}) for one in names], None)
+        for one in names:
+            ids = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: one.partition("_")[0]}
+            self.ovn.commit([upsert(SWITCHES, {"name": one}, {"name": one, "external_ids": ids})], None)
         self.ovn.commit([upsert(ROUTERS, {"name": CLUSTER_ROUTER}, {"name": CLUSTER_ROUTER})], None)
         self.place("kvm-1")
         mode = "twin" if network.type == "routed" else "shared"

@@ -82,7 +82,8 @@ TABLE: Final[Table] = {
     ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
-        "OVN has a logical port {port} that Outlive did not make", "delete it there, or the VirtualMachinePort"
+        "OVN has a {row}, which belongs to {owner}",
+        "delete it there if nobody needs it, or give the network, interface or address another name, id or value",
     ),
     NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
     NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),

@@ -7,7 +7,7 @@ from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.network.controller import NetworkController
 from outlive.network.informers import NetworkInformers, port_indexes
-from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.resources import Cluster, Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.roles.up import NetworkDatabases
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.events import EventRecorder
@@ -29,6 +29,7 @@ class LoneNetworkController:
             networks=Informer(store, VirtualNetwork, clock=clock, random=informing),
             vms=Informer(store, VirtualMachine, clock=clock, random=informing),
             hosts=Informer(store, Hypervisor, clock=clock, random=informing),
+            clusters=Informer(store, Cluster, clock=clock, random=informing),
         )
         events = EventRecorder(store, clock=clock, ids=ids, source="network")
         controller = NetworkController(
