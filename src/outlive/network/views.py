@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from outlive.base.errors import BadInput
 from outlive.network.own_vms import OwnNetwork, OwnPort
@@ -13,11 +12,9 @@ from outlive.network.pool import check_network, gateway_of, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
-from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
+from outlive.resources.networks import IN_OVN, is_interface_id, port_mode, vm_and_index
 from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.resources.vms import MigrationPhase
-
-_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class VmPlace(NamedTuple):
@@ -83,7 +80,7 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
     name, number = vm_and_index(port.name)
     if name != vm.name or not 0 <= number < len(vm.spec.ports):
         return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
-    if _MAC.fullmatch(vm.spec.ports[number]):
+    if not is_interface_id(vm.spec.ports[number]):
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
     if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
         return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)

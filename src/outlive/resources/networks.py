@@ -7,6 +7,7 @@ from its migration.
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
@@ -23,6 +24,7 @@ PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
+_MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
 
 
 class Subnet(Part, frozen=True, kw_only=True):
@@ -229,6 +231,11 @@ def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
     if network.spec.type == "routed":
         return "twin"
     return port.spec.port_mode or "shared"
+
+
+def is_interface_id(defined: str) -> bool:
+    """True if a port of a VM has an id in Open vSwitch; one that has none is known by its MAC."""
+    return _MAC.fullmatch(defined) is None
 
 
 def interface_id(defined: str, mode: PortMode, host: str) -> str:

@@ -24,7 +24,14 @@ from outlive.network.ports import Announcer
 from outlive.node.ports import NetworkPort
 from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import with_interface_ids
-from outlive.resources.networks import IN_OVN, PORTS_LIMIT, interface_id, port_mode, port_object_name
+from outlive.resources.networks import (
+    IN_OVN,
+    PORTS_LIMIT,
+    interface_id,
+    is_interface_id,
+    port_mode,
+    port_object_name,
+)
 from outlive.store import Store
 
 READ_S: Final = 5.0
@@ -37,6 +44,8 @@ ANNOUNCING_LIMIT: Final = 64
 """VMs that are announced at once; more are not."""
 PLUGGED_LIMIT: Final = 4096
 """VMs whose ports are remembered."""
+SENT_LIMIT: Final = 4096
+"""Ports of which is remembered what was sent last; to a guest that was forgotten it is sent again."""
 INSTALLED_S: Final = 0.5
 """How long one look waits for flows."""
 
@@ -91,7 +100,7 @@ class OvnNetwork(NetworkPort):
         self._announcer = announcer
         self._plugged: OrderedDict[str, list[PluggedPort]] = OrderedDict()
         """By VM, of this process, the ports that it has, or had, here."""
-        self._sent: dict[str, str] = {}
+        self._sent: OrderedDict[str, str] = OrderedDict()
         """By port, the announcement that was sent last."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,11 +110,13 @@ class OvnNetwork(NetworkPort):
         return self._limit_s
 
     async def plugged_ports(self, vm: VirtualMachine) -> list[PluggedPort]:
-        """Its interfaces that the controller programs. ``Unavailable`` where that is not known."""
+        """Its interfaces that the controller programs: none without an id. ``Unavailable`` where that is not known."""
         found = []
         try:
             with deadline(READ_S):
                 for index, defined in enumerate(vm.spec.ports[:PORTS_LIMIT]):
+                    if not is_interface_id(defined):
+                        continue
                     try:
                         port = await self._store.get(VirtualMachinePort, port_object_name(vm.name, index), fresh=True)
                         network = await self._store.get(VirtualNetwork, port.spec.network)
@@ -200,6 +211,9 @@ class OvnNetwork(NetworkPort):
             moved = port.status.migration.id if port.status.migration is not None else ""
             if found is not None and found.id == moved and self._sent.get(port.name) != found.id:
                 self._sent[port.name] = found.id
+                self._sent.move_to_end(port.name)
+                while len(self._sent) > SENT_LIMIT:
+                    self._sent.popitem(last=False)
                 frames = [bytes.fromhex(each) for each in found.frames]
                 await announcer.send(device, frames, GATEWAY_SCHEDULE_MS)
                 return
