@@ -1,8 +1,9 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
 met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
-disks and ports are written out, and names nothing that no host may ever accept; and before a host or its Membership is
-deleted, whether it has VMs. The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
+disks and ports are written out, and names nothing that no host may ever accept; whether networks and ports of VMs are
+well-formed, and routed networks share no addresses; and before a host or its Membership is deleted, whether it has VMs.
+The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
 until it has gone (docs/concepts/safety.md#deleting).
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
@@ -22,6 +23,7 @@ from starlette.responses import Response
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
+from outlive.network.pool import check_network, check_port, overlapping
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.node.vm.states import deletion_of
@@ -38,6 +40,8 @@ from outlive.resources import (
     Resource,
     Secret,
     VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
 )
 from outlive.resources.amounts import disk_problem, size_problems
 from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
@@ -74,6 +78,11 @@ def completed(obj: Resource) -> Resource:
 
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
+    if isinstance(obj, VirtualNetwork | VirtualMachinePort):
+        try:
+            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj.spec)
+        except BadInput as error:
+            raise Invalid(f"{obj.kind()} {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         sizes = {f"resources.{name}": amount for name, amount in obj.spec.resources.items()}
         if not isinstance(obj, Reservation):
@@ -287,6 +296,8 @@ class Neighbours:
             await self._check_own_disks(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
+        if isinstance(obj, VirtualNetwork):
+            await self._check_overlap(obj)
         self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
@@ -300,6 +311,23 @@ class Neighbours:
             self._groups.put(demands_of(obj))
         elif isinstance(obj, Hypervisor):
             self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
+
+    async def _check_overlap(self, network: VirtualNetwork) -> None:
+        """``Invalid`` for a routed network whose subnets come to overlap those of another one."""
+        others = {one.name: one async for one in list_all(self._store, VirtualNetwork)}
+        others |= {name: one for (_, name), one in self._checked.items() if isinstance(one, VirtualNetwork)}
+        before = others.pop(network.name, None)
+        now = (network.spec.type, network.spec.subnets)
+        if before is not None and (before.spec.type, before.spec.subnets) == now:
+            return
+        for other in others.values():
+            if overlapping((network, other)):
+                raise Invalid(
+                    f"VirtualNetwork {network.name}: its subnets overlap those of {other.name}, and routed networks "
+                    "share one router",
+                    place="spec.subnets",
+                    remedy="write other subnets",
+                )
 
     async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))

@@ -14,8 +14,9 @@ from outlive.base.errors import LimitExceeded
 from outlive.network.addressing import parse_any
 from outlive.network.informers import BY_ADDRESS, BY_NETWORK, NetworkInformers, StatusWriter, addresses_of
 from outlive.network.pool import free_address
-from outlive.network.views import VmPlace, cidrs_for, given_addresses, is_older
+from outlive.network.views import VmPlace, cidrs_for, given_addresses
 from outlive.resources import VirtualMachinePort, VirtualNetwork
+from outlive.resources.meta import creation_order
 from outlive.resources.reasons import NetworkReason, Reason, reason
 
 RESERVED_KEPT: Final = 10_000
@@ -64,7 +65,7 @@ class AddressBook:
     def _other_owner(self, port: VirtualMachinePort, network: str, address: str) -> VirtualMachinePort | None:
         """An older port that has the address."""
         found = self._informers.ports.by_index(BY_ADDRESS, f"{network}/{address.partition('/')[0]}")
-        return next((one for one in found if one.name != port.name and is_older(one, port)), None)
+        return next((one for one in found if creation_order(one) < creation_order(port)), None)
 
     async def _allocate(
         self, port: VirtualMachinePort, network: VirtualNetwork, place: VmPlace

@@ -1,18 +1,23 @@
-"""Addresses of networks: which are free, and which subnet each host of a routed network has. Pure."""
+"""Addresses of networks: which are free, and which subnet each host of a routed network has; and what is wrong with a
+network or a port as its user wrote it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Final
 
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.resources.networks import Subnet, VirtualNetworkSpec
+from outlive.base.errors import BadInput, Invalid, LimitExceeded
+from outlive.network.addressing import parse_address, parse_any, parse_mac
+from outlive.resources import VirtualNetwork
+from outlive.resources.meta import creation_order
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 
 HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
 TRIES: Final = 1 << 16
 """Addresses, or subnets, that are looked at for a free one."""
+_GROUP_BIT: Final = 1
 Network = IPv4Network | IPv6Network
 
 
@@ -66,21 +71,48 @@ def check_network(spec: VirtualNetworkSpec) -> None:
     if spec.type == "localnet" and not spec.physical_network:
         remedy = "name it as in ovn-bridge-mappings of the hosts"
         raise BadInput("a localnet network needs a physical network", place="spec.physicalNetwork", remedy=remedy)
+    for server in spec.dhcp.dns_servers:
+        try:
+            parse_address(server)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.dhcp.dnsServers", remedy=error.remedy) from None
 
 
-def overlapping(networks: Mapping[str, VirtualNetworkSpec]) -> dict[str, str]:
-    """Routed network → an earlier one, by name, whose subnets overlap its own: they share one router."""
+def check_port(spec: VirtualMachinePortSpec) -> None:
+    """``BadInput`` where a port cannot be as its user wrote it, whatever its network is."""
+    try:
+        mac = parse_mac(spec.mac)
+    except Invalid as error:
+        raise BadInput(error.message, place="spec.mac", remedy=error.remedy) from None
+    if int(mac[:2], 16) & _GROUP_BIT:
+        remedy = "write one whose first byte is even, such as 0a:58:0a:2c:07:17"
+        raise BadInput(f"{mac} is the MAC of a group, not of an interface", place="spec.mac", remedy=remedy)
+    for text in spec.addresses:
+        try:
+            parse_any(text)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.addresses", remedy=error.remedy) from None
+
+
+def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
+    """Routed network → an older one whose subnets overlap its own: they share one router, and the older one keeps it.
+
+    A network that is malformed has no subnets here; that is told of the network itself (``check_network``).
+    """
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
-    for name in sorted(networks):
-        if networks[name].type != "routed":
+    for network in sorted(networks, key=creation_order):
+        if network.spec.type != "routed":
             continue
-        for subnet in networks[name].subnets:
-            own = ip_network(subnet.cidr)
+        try:
+            check_network(network.spec)
+        except BadInput:
+            continue
+        for own in map(read_subnet, network.spec.subnets):
             for other, owner in taken:
-                if owner != name and overlaps(own, other):
-                    found.setdefault(name, owner)
-            taken.append((own, name))
+                if owner != network.name and overlaps(own, other):
+                    found.setdefault(network.name, owner)
+            taken.append((own, network.name))
     return found
 
 

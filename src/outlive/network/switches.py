@@ -41,8 +41,8 @@ class NetworkSwitches:
         self._clock = clock
 
     def overlap_of(self, name: str) -> str:
-        """A routed network that comes first and whose subnets overlap; empty: none."""
-        return overlapping({one.name: one.spec for one in self._informers.networks.items()}).get(name, "")
+        """An older routed network whose subnets overlap; empty: none."""
+        return overlapping(self._informers.networks.items()).get(name, "")
 
     async def reconcile(self, name: str) -> Requeue | None:
         """A network's switches and routers, and the subnets of its hosts."""

@@ -12,6 +12,7 @@ from outlive.network.pool import check_network, gateway_of, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
+from outlive.resources.meta import creation_order
 from outlive.resources.networks import IN_OVN, is_interface_id, port_mode, vm_and_index
 from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.resources.vms import MigrationPhase
@@ -84,9 +85,9 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
     if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
         return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
-    first = min((_age(one) for one in facts.same_mac), default=_age(port))
-    if first < _age(port):
-        return reason(NetworkReason.MAC_TWICE, other=first[1], mac=port.spec.mac.lower(), network=network.name)
+    first = min(facts.same_mac, key=creation_order, default=port)
+    if creation_order(first) < creation_order(port):
+        return reason(NetworkReason.MAC_TWICE, other=first.name, mac=port.spec.mac.lower(), network=network.name)
     if not place.host:
         return reason(NetworkReason.NO_HOST, vm=vm.name)
     for host in (place.host, place.target):
@@ -107,16 +108,6 @@ def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | Non
     if overlaps:
         return reason(NetworkReason.SUBNETS_OVERLAP, network=network.name, other=overlaps)
     return None
-
-
-def _age(port: VirtualMachinePort) -> tuple[float, str]:
-    created = port.metadata.creation_timestamp
-    return (created.timestamp() if created is not None else 0.0, port.name)
-
-
-def is_older(one: VirtualMachinePort, other: VirtualMachinePort) -> bool:
-    """True if the first was created before the other, by name where that was at the same time."""
-    return _age(one) < _age(other)
 
 
 def _defined_mac(vm: VirtualMachine, number: int) -> str:
