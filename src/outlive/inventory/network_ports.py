@@ -6,14 +6,14 @@ exist, an interface of the VM, a MAC and addresses that nobody else has, and add
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
+from outlive.network.addressing import is_group, mac_key, parse_mac
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.documents import Problems
@@ -22,8 +22,6 @@ from outlive.resources.networks import PORTS_LIMIT, VirtualMachinePortSpec, port
 IMPORT_PORTS_LIMIT: Final = 1_000_000
 """Ports of one import."""
 ADDRESSES_LIMIT: Final = 8
-_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-_GROUP_BIT: Final = 1
 
 
 class PortRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,9 +82,7 @@ def _port(
     vm, network = known.vms[named[0]], known.networks.get(record.network)
     if network is None:
         raise BadInput(f"there is no VirtualNetwork {record.network[:80]!r}", remedy="create it before its ports")
-    mac = record.mac.lower().replace("-", ":")
-    if not _MAC.fullmatch(mac) or int(mac[:2], 16) & _GROUP_BIT:
-        raise BadInput(f"{record.mac[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
+    mac = _read_mac(record.mac)
     number = _number(record, vm, mac, planned)
     name = port_object_name(vm.name, number)
     spec = VirtualMachinePortSpec(vm=vm.name, network=network.name, mac=mac, addresses=_addresses(record, network))
@@ -97,6 +93,16 @@ def _port(
         before.spec, vm=spec.vm, network=spec.network, mac=spec.mac, addresses=spec.addresses or before.spec.addresses
     )
     return msgspec.structs.replace(before, spec=kept)
+
+
+def _read_mac(text: str) -> str:
+    try:
+        mac = parse_mac(text)
+    except Invalid:
+        mac = ""
+    if not mac or is_group(mac):
+        raise BadInput(f"{text[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
+    return mac
 
 
 def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[str, VirtualMachinePort]) -> int:
@@ -158,7 +164,7 @@ def _taken(ports: Iterable[VirtualMachinePort]) -> tuple[Owners, Owners]:
     macs: Owners = {}
     addresses: Owners = {}
     for port in ports:
-        macs[port.spec.network, port.spec.mac.lower()] = port.name
+        macs[port.spec.network, mac_key(port.spec.mac)] = port.name
         for one in (*port.spec.addresses, *port.status.addresses):
             addresses[port.spec.network, _bare(one)] = port.name
     return macs, addresses

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.network.addressing import mac_key
 from outlive.network.views import PortFacts, VmPlace
 from outlive.resources import (
     Condition,
@@ -38,7 +39,7 @@ def port_indexes() -> dict[str, Any]:
     return {
         BY_VM: lambda port: (port.spec.vm,),
         BY_NETWORK: lambda port: (port.spec.network,),
-        BY_MAC: lambda port: (f"{port.spec.network}/{port.spec.mac.lower()}",),
+        BY_MAC: lambda port: (f"{port.spec.network}/{mac_key(port.spec.mac)}",),
         BY_ADDRESS: lambda port: tuple(f"{port.spec.network}/{one.partition('/')[0]}" for one in addresses_of(port)),
     }
 
@@ -61,7 +62,7 @@ class NetworkInformers:
     def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
         """What the port is judged by; ``overlaps`` as there."""
         hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
-        same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{port.spec.mac.lower()}")
+        same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{mac_key(port.spec.mac)}")
         return PortFacts(port, self.networks.get(port.spec.network), vm, place, hosts, overlaps, same_mac)
 
 

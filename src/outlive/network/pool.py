@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_net
 from typing import Final
 
 from outlive.base.errors import BadInput, Invalid, LimitExceeded
-from outlive.network.addressing import parse_address, parse_any, parse_mac
+from outlive.network.addressing import is_group, parse_address, parse_any, parse_mac
 from outlive.resources import VirtualNetwork
 from outlive.resources.meta import creation_order
 from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
@@ -17,7 +17,6 @@ HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
 TRIES: Final = 1 << 16
 """Addresses, or subnets, that are looked at for a free one."""
-_GROUP_BIT: Final = 1
 Network = IPv4Network | IPv6Network
 
 
@@ -84,7 +83,7 @@ def check_port(spec: VirtualMachinePortSpec) -> None:
         mac = parse_mac(spec.mac)
     except Invalid as error:
         raise BadInput(error.message, place="spec.mac", remedy=error.remedy) from None
-    if int(mac[:2], 16) & _GROUP_BIT:
+    if is_group(mac):
         remedy = "write one whose first byte is even, such as 0a:58:0a:2c:07:17"
         raise BadInput(f"{mac} is the MAC of a group, not of an interface", place="spec.mac", remedy=remedy)
     for text in spec.addresses:

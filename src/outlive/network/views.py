@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
+from outlive.network.addressing import parse_mac
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.pool import check_network, gateway_of, with_mask
 from outlive.network.ports import Chassis, chassis_name
@@ -83,11 +84,15 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
         return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
     if not is_interface_id(vm.spec.ports[number]):
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
-    if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
+    try:
+        own_mac = parse_mac(port.spec.mac)
+    except Invalid as error:
+        return reason(NetworkReason.MAC_INVALID, problem=error.message, remedy=error.remedy or "")
+    if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", own_mac):
         return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
     first = min(facts.same_mac, key=creation_order, default=port)
     if creation_order(first) < creation_order(port):
-        return reason(NetworkReason.MAC_TWICE, other=first.name, mac=port.spec.mac.lower(), network=network.name)
+        return reason(NetworkReason.MAC_TWICE, other=first.name, mac=own_mac, network=network.name)
     if not place.host:
         return reason(NetworkReason.NO_HOST, vm=vm.name)
     for host in (place.host, place.target):
@@ -147,7 +152,7 @@ def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachi
         interface=vm.spec.ports[vm_and_index(port.name)[1]],
         network=own_network(network),
         mode=port_mode(port, network),
-        mac=port.spec.mac.lower(),
+        mac=parse_mac(port.spec.mac),
         addresses=port.status.addresses if managed or port.spec.addresses else (),
         gateways=port.status.gateways,
         port_security=network.spec.port_security if security is None else security,

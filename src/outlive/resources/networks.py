@@ -25,6 +25,8 @@ PORTS_LIMIT: Final = 32
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
+MacText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"})]
+"""A MAC address as users write it. Decoding takes any text: a port that the store has already stays readable."""
 
 
 class Subnet(Part, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
     """Name of the VM."""
     network: str
     """Name of the ``VirtualNetwork`` that it is on."""
-    mac: str
+    mac: MacText
     """MAC address of the interface, as the VM's definition has it."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses, where users or an import give them; empty: the controller chooses of the network's subnets."""

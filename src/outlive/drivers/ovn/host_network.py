@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from ipaddress import ip_interface
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -18,6 +17,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.network.addressing import parse_mac, parse_subnet
 from outlive.network.announce import GATEWAY_SCHEDULE_MS
 from outlive.network.own_announcements import tell_neighbours
 from outlive.network.ports import Announcer
@@ -177,22 +177,23 @@ class OvnNetwork(NetworkPort):
     async def _announce(self, announcer: Announcer, vm: str, ports: list[PluggedPort]) -> None:
         """Tell guests here where the VM is, and the VM where its neighbours are. What fails is logged: caches end by
         themselves."""
-        try:
-            await self._connect()
-            devices = await self._switch.devices()
-            for one in ports:
+        for one in ports:
+            try:
+                await self._connect()
+                devices = await self._switch.devices()
                 own = one.network.status.host_subnets.get(self._host, ())
-                if any(str(ip_interface(cidr).network) in own for cidr in one.port.status.addresses):
+                if any(str(parse_subnet(cidr)) in own for cidr in one.port.status.addresses):
                     await self._tell_neighbours(announcer, vm, one, devices)
                 if (device := devices.get(one.interface)) is not None:
                     await self._tell_guest(announcer, one, device)
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("network.not_announced", vm=vm, why=str(error))
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("network.not_announced", vm=vm, port=one.port.name, why=str(error))
 
     async def _tell_neighbours(
         self, announcer: Announcer, vm: str, one: PluggedPort, devices: Mapping[str, str]
     ) -> None:
-        frames = tell_neighbours(one.port.status.addresses, one.port.spec.mac.lower(), is_home=one.interface in devices)
+        mac = parse_mac(one.port.spec.mac)
+        frames = tell_neighbours(one.port.status.addresses, mac, is_home=one.interface in devices)
         for other, theirs in list(self._plugged.items()):
             for each in theirs:
                 device = devices.get(each.interface)

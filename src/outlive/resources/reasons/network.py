@@ -23,6 +23,7 @@ class NetworkReason(enum.StrEnum):
     NO_HOST = "no-host-yet"
     NO_INTERFACE = "no-interface"
     NO_INTERFACE_ID = "no-interface-id"
+    MAC_INVALID = "mac-invalid"
     MAC_DIFFERS = "mac-differs"
     MAC_TWICE = "mac-twice"
     ADDRESS_TWICE = "address-twice"
@@ -73,6 +74,7 @@ TABLE: Final[Table] = {
         "interface {number} in the definition of {vm} has no id in Open vSwitch",
         "write <virtualport type='openvswitch'><parameters interfaceid='UUID'/></virtualport> there",
     ),
+    NetworkReason.MAC_INVALID: Template("spec.mac: {problem}", "{remedy}"),
     NetworkReason.MAC_DIFFERS: Template(
         "interface {number} in the definition of {vm} has MAC {mac}", "write the same in spec.mac"
     ),
