@@ -1,6 +1,6 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
-met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
+met beside those of others, whether its disks and interfaces are its own, and whether its definition can be read, from which size,
 disks and ports are written out, and names nothing that no host may ever accept; whether networks and ports of VMs are
 well-formed, and routed networks share no addresses; and before a host or its Membership is deleted, whether it has VMs.
 The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
@@ -23,6 +23,7 @@ from starlette.responses import Response
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
+from outlive.network.informers import interfaces_of
 from outlive.network.pool import check_network, check_port, overlapping
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
@@ -213,7 +214,10 @@ def _has_another(vm: VirtualMachine, disk: str, name: str, its: str) -> Invalid:
 
 
 class DiskOwners:
-    """Which VMs may have which disk: as all were read at most ``OWNERS_S`` ago, and as they were checked since."""
+    """Which VMs may have which disk, or which interface id in Open vSwitch (``_interfaces``).
+
+    As all were read at most ``OWNERS_S`` ago, and as they were checked since.
+    """
 
     def __init__(self, store: Store, now_s: Callable[[], float] = lambda: 0.0) -> None:
         self._store = store
@@ -264,8 +268,13 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def _add(names: dict[str, dict[str, None]], vm: VirtualMachine) -> None:
-    for disk in vm.spec.disks:
-        names.setdefault(image_key(disk), {})[vm.name] = None
+    for one in (*vm.spec.disks, *_interfaces(vm)):
+        names.setdefault(image_key(one), {})[vm.name] = None
+
+
+def _interfaces(vm: VirtualMachine) -> tuple[str, ...]:
+    """The ids of its interfaces in Open vSwitch, as ids of what a VM has."""
+    return tuple(f"port:{one}" for one in interfaces_of(vm))
 
 
 class Neighbours:
@@ -294,6 +303,7 @@ class Neighbours:
             await self._check_definition(obj)
             await self._check_disks(obj)
             await self._check_own_disks(obj)
+            await self._check_own_interfaces(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         if isinstance(obj, VirtualNetwork):
@@ -439,6 +449,19 @@ class Neighbours:
                         continue
                     if other is not None and not (shared and its in other.spec.shared_disks):
                         raise _has_another(vm, disk, name, its)
+
+    async def _check_own_interfaces(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for an interface id that it does not have yet, and that another VM has, whose port it would take."""
+        found = await self._read_vm(vm.name)
+        for interface in sorted(set(_interfaces(vm)) - set(_interfaces(found) if found is not None else ())):
+            for name in await self._owners.find_owners(interface):
+                other = await self._read_vm(name) if name != vm.name else None
+                if other is not None and interface in _interfaces(other):
+                    raise Invalid(
+                        f"VM {vm.name} has the interface id {interface.removeprefix('port:')}, and so has VM {name}",
+                        place="spec.ports",
+                        remedy="write another interfaceid in its definition (see uuidgen)",
+                    )
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -182,16 +182,15 @@ class NetworkController:
         return (VM_PREFIX + name,)
 
     def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose place, ports or definition changed outside of a migration."""
-        if place_of(old).move or place_of(new).move:
-            return ()
-        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
-            return ()
-        name = _name(old, new)
-        if not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
+        """A VM whose place, ports or definition changed outside of a migration, and those with an interface of it."""
+        has_its_ports = old is not None and new is not None and old.spec.ports == new.spec.ports
+        found = set() if has_its_ports else self.informers.rivals_of(old, new)
+        if not (place_of(old).move or place_of(new).move or (has_its_ports and place_of(old) == place_of(new))):
+            found.add(_name(old, new))
+        concerned = sorted(name for name in found if self.informers.ports.by_index(BY_VM, name))
+        for name in concerned:
+            self._seen_s.setdefault(name, self._clock.monotonic())
+        return [VM_PREFIX + name for name in concerned]
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
         if (

@@ -21,6 +21,7 @@ from outlive.resources import (
     VirtualNetwork,
     VirtualNetworkStatus,
 )
+from outlive.resources.networks import is_interface_id, vm_and_index
 from outlive.resources.reasons import Reason, render
 from outlive.runtime.informer import Informer
 from outlive.store import Store, compare_and_swap
@@ -29,6 +30,7 @@ BY_VM: Final = "vm"
 BY_NETWORK: Final = "network"
 BY_MAC: Final = "mac"
 BY_ADDRESS: Final = "address"
+BY_INTERFACE: Final = "interface"
 PortChange = Callable[[VirtualMachinePortStatus], VirtualMachinePortStatus]
 NetworkChange = Callable[[VirtualNetworkStatus], VirtualNetworkStatus]
 _replace = msgspec.structs.replace
@@ -44,6 +46,16 @@ def port_indexes() -> dict[str, Any]:
     }
 
 
+def interface_indexes() -> dict[str, Any]:
+    """Of the informer of VMs."""
+    return {BY_INTERFACE: interfaces_of}
+
+
+def interfaces_of(vm: VirtualMachine) -> tuple[str, ...]:
+    """The ids of its interfaces in Open vSwitch, in the form in which they are compared."""
+    return tuple(one.lower() for one in vm.spec.ports if is_interface_id(one))
+
+
 def addresses_of(port: VirtualMachinePort) -> Iterable[str]:
     """Addresses that the port has, or is to have."""
     return dict.fromkeys((*port.spec.addresses, *port.status.addresses))
@@ -57,13 +69,24 @@ class NetworkInformers:
     """With ``port_indexes``."""
     networks: Informer[VirtualNetwork]
     vms: Informer[VirtualMachine]
+    """With ``interface_indexes``."""
     hosts: Informer[Hypervisor]
 
     def facts_of(self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, overlaps: str) -> PortFacts:
         """What the port is judged by; ``overlaps`` as there."""
         hosts = {one: found for one in (place.host, place.target) if (found := self.hosts.get(one)) is not None}
         same_mac = self.ports.by_index(BY_MAC, f"{port.spec.network}/{mac_key(port.spec.mac)}")
-        return PortFacts(port, self.networks.get(port.spec.network), vm, place, hosts, overlaps, same_mac)
+        number = vm_and_index(port.name)[1]
+        defined = vm.spec.ports[number] if vm is not None and 0 <= number < len(vm.spec.ports) else ""
+        same_interface = self.vms.by_index(BY_INTERFACE, defined.lower())
+        network = self.networks.get(port.spec.network)
+        return PortFacts(port, network, vm, place, hosts, overlaps, same_mac, same_interface)
+
+    def rivals_of(self, *vms: VirtualMachine | None) -> set[str]:
+        """Names of other VMs that have an interface id of one of these."""
+        interfaces = {one for vm in vms if vm is not None for one in interfaces_of(vm)}
+        names = {found.name for one in interfaces for found in self.vms.by_index(BY_INTERFACE, one)}
+        return names - {vm.name for vm in vms if vm is not None}
 
 
 class StatusWriter:

@@ -186,7 +186,7 @@ class _Plan:
                 },
             }
             known = next(iter(self.draft.find(PORTS, {"name": name})), {})
-            if known and not self._owns(known):
+            if known and not (self._owns(known) and vm_in(external_ids(known)) in (None, self.vm)):
                 self.foreign[port.interface] = None
                 self.why.append(f"port {name} belongs to somebody else")
                 continue

@@ -58,6 +58,8 @@ class PortFacts:
     """A network that comes first and whose subnets overlap."""
     same_mac: Iterable[VirtualMachinePort] = ()
     """Ports of the same network with the same MAC, this one too."""
+    same_interface: Iterable[VirtualMachine] = ()
+    """VMs with the same interface id, this one too."""
 
 
 def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis]) -> str:
@@ -84,6 +86,10 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
         return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
     if not is_interface_id(vm.spec.ports[number]):
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
+    oldest = min(facts.same_interface, key=creation_order, default=vm)
+    if creation_order(oldest) < creation_order(vm):
+        interface = vm.spec.ports[number]
+        return reason(NetworkReason.INTERFACE_TWICE, vm=vm.name, other=oldest.name, interface=interface)
     try:
         own_mac = parse_mac(port.spec.mac)
     except Invalid as error:

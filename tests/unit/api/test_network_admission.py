@@ -10,7 +10,14 @@ from outlive.api.admission import Neighbours, admitted
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Invalid
 from outlive.base.ids import SystemIds
-from outlive.resources import ObjectMeta, VirtualMachinePort, VirtualNetwork
+from outlive.resources import (
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachineSpec,
+    VirtualNetwork,
+)
 from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 from outlive.store.memory import MemoryStore
 
@@ -26,7 +33,7 @@ def port(mac: str) -> VirtualMachinePort:
     return VirtualMachinePort(metadata=ObjectMeta(name="web.0"), spec=spec)
 
 
-def checked(stored: tuple[VirtualNetwork, ...], *networks: VirtualNetwork) -> None:
+def checked(stored: tuple[Resource, ...], *networks: Resource) -> None:
     """Each of them, beside those that are stored and those before it."""
 
     async def check() -> None:
@@ -67,3 +74,16 @@ def test_a_routed_network_that_overlaps_another_one_is_not_written() -> None:
 def test_networks_that_overlap_already_may_be_changed_otherwise() -> None:
     blue, red = network("blue", "10.44.0.0/16"), network("red", "10.44.7.0/24")
     checked((blue, red), network("red", "10.44.7.0/24", mtu=1400), replace(blue, spec=replace(blue.spec, mtu=1400)))
+
+
+def test_an_interface_id_that_another_vm_has_is_not_written() -> None:
+    interface, mac = "b3a4f0d0-0000-4000-8000-00000000ab02", "52:54:00:00:00:01"
+
+    def vm(name: str, *ports: str) -> VirtualMachine:
+        return VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(ports=ports))
+
+    with pytest.raises(Invalid, match=f"VM web has the interface id {interface}, and so has VM cart"):
+        checked((vm("cart", interface),), vm("web", interface.upper()))
+    with pytest.raises(Invalid, match="and so has VM cart"):
+        checked((vm("web"),), vm("cart", interface), vm("web", interface))
+    checked((vm("cart", interface), vm("web", interface)), vm("web", interface, mac), vm("cart", mac))

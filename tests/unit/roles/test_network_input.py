@@ -88,3 +88,48 @@ def test_macs_are_compared_in_one_form() -> None:
         assert row["addresses"][0].startswith("02:00:00:00:aa:0b ")
 
     in_cloud("green", story, beside=(*older, *younger))
+
+
+def test_of_two_vms_with_one_interface_id_the_older_keeps_its_port() -> None:
+    interface = "00000000-0000-4000-8000-00000000ab07"
+    older = guest("older", "green", 7, hour=1, interface=interface)
+    younger = guest("a-younger", "green", 8, host="ch-2", hour=2, interface=interface.upper())
+
+    async def story(cloud: Cloud) -> None:
+        assert await cloud.programmed("older") == ""
+        found = condition((await cloud.port_of("a-younger")).status.conditions, "Programmed")
+        assert found is not None
+        assert found.reason == "interface-twice"
+        assert "older" in found.message
+        assert "a-younger" in found.message
+        row = cloud.row(interface)
+        assert row is not None
+        assert row["external_ids"]["k8s.ovn.org/vm"] == "older"
+        assert "NotProgrammed" in await cloud.events()
+        assert await cloud.programmed("web") == ""
+        await cloud.store.delete((await cloud.store.get(VirtualMachine, "older")).ref)
+        await asyncio.sleep(40)
+        assert await cloud.programmed("a-younger") == ""
+
+    in_cloud("green", story, beside=(*older, *younger))
+
+
+def test_a_vm_that_takes_the_interface_id_of_an_older_one_loses_its_port_at_once() -> None:
+    own, other = "00000000-0000-4000-8000-00000000ab08", "00000000-0000-4000-8000-00000000ab07"
+    older, younger = (
+        guest("older", "green", 7, hour=1, interface=own),
+        guest("younger", "green", 8, hour=2, interface=other),
+    )
+
+    async def story(cloud: Cloud) -> None:
+        assert await cloud.programmed("younger") == ""
+        vm = await cloud.store.get(VirtualMachine, "older")
+        await cloud.store.replace(replace(vm, spec=replace(vm.spec, ports=(other,))))
+        await asyncio.sleep(40)
+        assert (await cloud.programmed("older"), await cloud.programmed("younger")) == ("", "interface-twice")
+        row = cloud.row(other)
+        assert row is not None
+        assert row["external_ids"]["k8s.ovn.org/vm"] == "older"
+        assert cloud.row(own) is None
+
+    in_cloud("green", story, beside=(*older, *younger))

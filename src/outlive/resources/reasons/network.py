@@ -23,6 +23,7 @@ class NetworkReason(enum.StrEnum):
     NO_HOST = "no-host-yet"
     NO_INTERFACE = "no-interface"
     NO_INTERFACE_ID = "no-interface-id"
+    INTERFACE_TWICE = "interface-twice"
     MAC_INVALID = "mac-invalid"
     MAC_DIFFERS = "mac-differs"
     MAC_TWICE = "mac-twice"
@@ -74,6 +75,10 @@ TABLE: Final[Table] = {
         "interface {number} in the definition of {vm} has no id in Open vSwitch",
         "write <virtualport type='openvswitch'><parameters interfaceid='UUID'/></virtualport> there",
     ),
+    NetworkReason.INTERFACE_TWICE: Template(
+        "VM {other} has the interface id {interface} as well, is older than {vm}, and keeps its port in OVN",
+        "write another interfaceid in the definition of {vm} (see uuidgen)",
+    ),
     NetworkReason.MAC_INVALID: Template("spec.mac: {problem}", "{remedy}"),
     NetworkReason.MAC_DIFFERS: Template(
         "interface {number} in the definition of {vm} has MAC {mac}", "write the same in spec.mac"
@@ -84,7 +89,8 @@ TABLE: Final[Table] = {
     ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
-        "OVN has a logical port {port} that Outlive did not make", "delete it there, or the VirtualMachinePort"
+        "OVN has a logical port {port} that was not made for this VM",
+        "delete it there, or give the interface another id",
     ),
     NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
     NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),
