@@ -1,10 +1,10 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
-met beside those of others, whether its disks and interfaces are its own, and whether its definition can be read, from which size,
-disks and ports are written out, and names nothing that no host may ever accept; whether networks and ports of VMs are
-well-formed, and routed networks share no addresses; and before a host or its Membership is deleted, whether it has VMs.
-The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
-until it has gone (docs/concepts/safety.md#deleting).
+met beside those of others, whether its disks and interfaces are its own, and whether its definition can be read, from
+which size, disks and ports are written out, and names nothing that no host may ever accept; whether networks and ports
+of VMs are well-formed, and routed networks share no addresses; and before a host or its Membership is deleted, whether
+it has VMs. The cluster is never deleted, and a VM that was deleted changes no more and keeps its name until it has gone
+(docs/concepts/safety.md#deleting).
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -451,7 +451,7 @@ class Neighbours:
                         raise _has_another(vm, disk, name, its)
 
     async def _check_own_interfaces(self, vm: VirtualMachine) -> None:
-        """``Invalid`` for an interface id that it does not have yet, and that another VM has, whose port it would take."""
+        """``Invalid`` for an interface id that it does not have yet, and that another VM has."""
         found = await self._read_vm(vm.name)
         for interface in sorted(set(_interfaces(vm)) - set(_interfaces(found) if found is not None else ())):
             for name in await self._owners.find_owners(interface):

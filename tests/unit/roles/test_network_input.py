@@ -114,7 +114,7 @@ def test_of_two_vms_with_one_interface_id_the_older_keeps_its_port() -> None:
     in_cloud("green", story, beside=(*older, *younger))
 
 
-def test_a_vm_that_takes_the_interface_id_of_an_older_one_loses_its_port_at_once() -> None:
+def test_an_older_vm_that_comes_to_have_the_interface_id_of_a_younger_one_gets_its_port() -> None:
     own, other = "00000000-0000-4000-8000-00000000ab08", "00000000-0000-4000-8000-00000000ab07"
     older, younger = (
         guest("older", "green", 7, hour=1, interface=own),
