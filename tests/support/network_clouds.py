@@ -79,9 +79,12 @@ def guest(
     interface: str = "",
     hour: int = 0,
     addresses: tuple[str, ...] = (),
-    **status: Any,
+    granted: tuple[str, ...] = (),
 ) -> list[Resource]:
-    """A VM with a port on a network, of a MAC and an id of their own; ``hour``: when both were created."""
+    """A VM with a port on a network, of a MAC and an id of their own; ``hour``: when both were created.
+
+    ``addresses``: that its user gives it; ``granted``: that it has already.
+    """
     created = datetime(2026, 1, 1, hour, tzinfo=UTC)
     vm = VirtualMachine(
         metadata=ObjectMeta(name=name, creation_timestamp=created),
@@ -91,7 +94,7 @@ def guest(
     port = VirtualMachinePort(
         metadata=ObjectMeta(name=f"{name}.0", creation_timestamp=created),
         spec=VirtualMachinePortSpec(vm=name, network=network, mac=f"02:00:00:00:01:{number:02x}", addresses=addresses),
-        status=VirtualMachinePortStatus(**status),
+        status=VirtualMachinePortStatus(addresses=granted),
     )
     return [vm, port]
 

@@ -7,13 +7,13 @@ exist, an interface of the VM, a MAC and addresses that nobody else has, and add
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Final, NamedTuple
 
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import is_group, mac_key, parse_mac
+from outlive.network.addressing import address_key, is_group, mac_key, parse_any, parse_mac
+from outlive.network.pool import address_problem, check_network, read_subnet, with_mask
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.documents import Problems
@@ -65,7 +65,7 @@ def plan_ports(records: Sequence[PortRecord], known: KnownNetworks, problems: Pr
             continue
         planned[port.name], rows[port.name] = port, record.place
         macs[port.spec.network, port.spec.mac] = port.name
-        addresses.update({(port.spec.network, _bare(one)): port.name for one in port.spec.addresses})
+        addresses.update({(port.spec.network, address_key(one)): port.name for one in port.spec.addresses})
     return [port for name, port in planned.items() if name not in known.ports or known.ports[name].spec != port.spec]
 
 
@@ -126,33 +126,26 @@ def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[s
 
 
 def _addresses(record: PortRecord, network: VirtualNetwork) -> tuple[str, ...]:
-    """Each address checked; one that lies in a subnet has no mask, which it takes from there."""
+    """Each address checked, and once; one that lies in a subnet has no mask, which it takes from there."""
     if len(record.addresses) > ADDRESSES_LIMIT:
         raise BadInput(f"{len(record.addresses)} addresses", remedy=f"at most {ADDRESSES_LIMIT} for one port")
-    subnets = [ip_network(one.cidr) for one in network.spec.subnets]
+    try:
+        check_network(network.spec)
+    except BadInput as error:
+        raise BadInput(f"network {network.name}: {error.message}", remedy=error.remedy) from None
+    subnets = [read_subnet(one) for one in network.spec.subnets]
     found: dict[str, None] = {}
     for text in record.addresses:
         try:
-            interface = ip_interface(text)
-        except ValueError:
-            raise BadInput(f"{text[:60]!r} is no address", remedy="write one such as 10.44.0.7") from None
-        address = interface.ip
-        inside = next((one for one in subnets if one.version == address.version and address in one), None)
-        if subnets and inside is None:
-            raise BadInput(
-                f"{address} lies in no subnet of {network.name}", remedy=f"one of {', '.join(map(str, subnets))}"
-            )
-        gateways = {one.gateway for one in network.spec.subnets}
-        if inside is not None and (str(address) in gateways or address in _ends(inside)):
-            raise BadInput(f"{address} is no address for a VM on {network.name}", remedy="choose another one")
-        found[str(address) if inside is not None else str(interface)] = None
+            address, problem = parse_any(text), address_problem(text, network)
+        except Invalid as error:
+            raise BadInput(error.message, remedy=error.remedy) from None
+        if problem:
+            remedy = f"choose another one of {', '.join(map(str, subnets))}"
+            raise BadInput(problem, remedy=remedy)
+        is_inside = any(one.version == address.version and address in one for one in subnets)
+        found[str(address) if is_inside else with_mask(text, ())] = None
     return tuple(found)
-
-
-def _ends(network: IPv4Network | IPv6Network) -> tuple[IPv4Address | IPv6Address, ...]:
-    """The addresses of an IPv4 subnet that nobody has."""
-    small = network.prefixlen >= network.max_prefixlen - 1
-    return () if small or network.version == 6 else (network.network_address, network.broadcast_address)
 
 
 Owners = dict[tuple[str, str], str]
@@ -166,7 +159,7 @@ def _taken(ports: Iterable[VirtualMachinePort]) -> tuple[Owners, Owners]:
     for port in ports:
         macs[port.spec.network, mac_key(port.spec.mac)] = port.name
         for one in (*port.spec.addresses, *port.status.addresses):
-            addresses[port.spec.network, _bare(one)] = port.name
+            addresses[port.spec.network, address_key(one)] = port.name
     return macs, addresses
 
 
@@ -178,10 +171,8 @@ def _check_taken(port: VirtualMachinePort, macs: Owners, addresses: Owners) -> N
             remedy="change one of them",
         )
     for one in port.spec.addresses:
-        owner = addresses.get((network, _bare(one)), port.name)
+        owner = addresses.get((network, address_key(one)), port.name)
         if owner != port.name:
-            raise BadInput(f"{_bare(one)} is an address of port {owner} on {network}", remedy="change one of them")
-
-
-def _bare(text: str) -> str:
-    return str(ip_address(text.partition("/")[0]))
+            raise BadInput(
+                f"{address_key(one)} is an address of port {owner} on {network}", remedy="change one of them"
+            )

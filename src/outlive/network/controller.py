@@ -40,10 +40,12 @@ from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     VmPlace,
     host_chassis,
+    is_down,
     is_programmed,
     obstacle_of,
     own_port,
     place_of,
+    present_port,
 )
 from outlive.resources import (
     Announcement,
@@ -122,7 +124,7 @@ class NetworkController:
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
-        self._addresses = AddressBook(informers, self._writer)
+        self._addresses = AddressBook(informers, self._writer, northbound, clock)
         self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
@@ -185,7 +187,8 @@ class NetworkController:
         """A VM whose place, ports or definition changed outside of a migration, and those with an interface of it."""
         has_its_ports = old is not None and new is not None and old.spec.ports == new.spec.ports
         found = set() if has_its_ports else self.informers.rivals_of(old, new)
-        if not (place_of(old).move or place_of(new).move or (has_its_ports and place_of(old) == place_of(new))):
+        has_its_place = place_of(old) == place_of(new) and is_down(old) == is_down(new)
+        if not (place_of(old).move or place_of(new).move or (has_its_ports and has_its_place)):
             found.add(_name(old, new))
         concerned = sorted(name for name in found if self.informers.ports.by_index(BY_VM, name))
         for name in concerned:
@@ -200,7 +203,8 @@ class NetworkController:
             and old.status.addresses == new.status.addresses
         ):
             return ()
-        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
+        vms = {port.spec.vm for port in (old, new) if port is not None}
+        return [VM_PREFIX + vm for vm in sorted(vms | self.informers.vms_at(old, new))]
 
     def _on_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
         changed = (
@@ -271,8 +275,9 @@ class NetworkController:
         vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        notices: dict[str, Reason] = {}
         for port in self.informers.ports.by_index(BY_VM, name):
-            found = await self._judge(port, vm, place)
+            found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
                 problems[port.name] = found
             elif found is not None:
@@ -280,7 +285,7 @@ class NetworkController:
         receipt, foreign = await self._commit(name, place, planned, queue)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
-        requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+        requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
         now_at = as_datetime(self._clock.now())
         for port_name, problem in problems.items():
             self._events.report_problem(port_name, problem)
@@ -289,9 +294,11 @@ class NetworkController:
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            self._events.report_notice(port_name, notices.get(port_name))
             change = settled_status(
                 own,
                 place,
+                notices.get(port_name),
                 bound=binding is not None and binding.chassis == self._chassis_of(place.host),
                 move=move.get(port_name),
                 announcements=self._announcements(port_name, own, place),
@@ -303,9 +310,15 @@ class NetworkController:
         return requeue
 
     async def _judge(
-        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
+        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
     ) -> OwnPort | Reason | None:
-        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours."""
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours.
+
+        ``notices``: gets what is wrong with one that is planned all the same.
+        """
+        if is_down(vm):
+            port = await self._addresses.release(port)
+        wanted, port = port.spec.network, present_port(port, vm)
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
@@ -316,7 +329,13 @@ class NetworkController:
         assert network is not None
         assert vm is not None
         addressed = await self._addresses.address(port, network, place)
-        return addressed if isinstance(addressed, Reason) else own_port(addressed, network, vm)
+        if isinstance(addressed, Reason):
+            return addressed
+        if wanted != network.name:
+            notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+        elif addressed.problem is not None:
+            notices[port.name] = addressed.problem
+        return own_port(addressed.port, network, vm)
 
     # Rows
 

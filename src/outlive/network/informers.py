@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock
-from outlive.network.addressing import mac_key
+from outlive.network.addressing import address_key, mac_key
 from outlive.network.views import PortFacts, VmPlace
 from outlive.resources import (
     Condition,
@@ -21,7 +21,7 @@ from outlive.resources import (
     VirtualNetwork,
     VirtualNetworkStatus,
 )
-from outlive.resources.networks import is_interface_id, vm_and_index
+from outlive.resources.networks import is_interface_id, present_network, vm_and_index
 from outlive.resources.reasons import Reason, render
 from outlive.runtime.informer import Informer
 from outlive.store import Store, compare_and_swap
@@ -37,13 +37,28 @@ _replace = msgspec.structs.replace
 
 
 def port_indexes() -> dict[str, Any]:
-    """Of the informer of ports."""
+    """Of the informer of ports. Networks are those that a port is on, and is to be on."""
     return {
         BY_VM: lambda port: (port.spec.vm,),
-        BY_NETWORK: lambda port: (port.spec.network,),
-        BY_MAC: lambda port: (f"{port.spec.network}/{mac_key(port.spec.mac)}",),
-        BY_ADDRESS: lambda port: tuple(f"{port.spec.network}/{one.partition('/')[0]}" for one in addresses_of(port)),
+        BY_NETWORK: networks_of,
+        BY_MAC: lambda port: tuple(f"{network}/{mac_key(port.spec.mac)}" for network in networks_of(port)),
+        BY_ADDRESS: lambda port: tuple("/".join(key) for key in (*wanted_addresses(port), *granted_addresses(port))),
     }
+
+
+def networks_of(port: VirtualMachinePort) -> tuple[str, ...]:
+    """The networks that a port is on, and is to be on."""
+    return tuple(dict.fromkeys((port.spec.network, present_network(port))))
+
+
+def wanted_addresses(port: VirtualMachinePort) -> set[tuple[str, str]]:
+    """Network and address, without mask, of each that its user gives the port."""
+    return {(port.spec.network, address_key(one)) for one in port.spec.addresses}
+
+
+def granted_addresses(port: VirtualMachinePort) -> set[tuple[str, str]]:
+    """Network and address, without mask, of each that the port has."""
+    return {(present_network(port), address_key(one)) for one in port.status.addresses}
 
 
 def interface_indexes() -> dict[str, Any]:
@@ -54,11 +69,6 @@ def interface_indexes() -> dict[str, Any]:
 def interfaces_of(vm: VirtualMachine) -> tuple[str, ...]:
     """The ids of its interfaces in Open vSwitch, in the form in which they are compared."""
     return tuple(one.lower() for one in vm.spec.ports if is_interface_id(one))
-
-
-def addresses_of(port: VirtualMachinePort) -> Iterable[str]:
-    """Addresses that the port has, or is to have."""
-    return dict.fromkeys((*port.spec.addresses, *port.status.addresses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,12 @@ class NetworkInformers:
         names = {found.name for one in interfaces for found in self.vms.by_index(BY_INTERFACE, one)}
         return names - {vm.name for vm in vms if vm is not None}
 
+    def vms_at(self, *ports: VirtualMachinePort | None) -> set[str]:
+        """Names of VMs with ports that have, or are to have, an address of one of these."""
+        found = [one for one in ports if one is not None]
+        keys = {"/".join(key) for one in found for key in (*wanted_addresses(one), *granted_addresses(one))}
+        return {port.spec.vm for key in keys for port in self.ports.by_index(BY_ADDRESS, key)}
+
 
 class StatusWriter:
     """Writes statuses of ports and networks where they differ from what is there."""
@@ -97,12 +113,15 @@ class StatusWriter:
         self._informers = informers
         self._clock = clock
 
-    async def write_port(self, name: str, change: PortChange) -> None:
-        """Change the status of a port."""
+    async def write_port(self, name: str, change: PortChange) -> VirtualMachinePort | None:
+        """Change the status of a port; the port afterwards."""
         cached = self._informers.ports.get(name)
         if cached is not None and change(cached.status) == cached.status:
-            return
-        await self._write(VirtualMachinePort, name, change, self._informers.ports.get)
+            return cached
+        after: VirtualMachinePort | None = await self._write(
+            VirtualMachinePort, name, change, self._informers.ports.get
+        )
+        return after
 
     async def write_network(self, name: str, change: NetworkChange) -> VirtualNetwork | None:
         """Change the status of a network; the network afterwards."""

@@ -3,12 +3,12 @@ network or a port as its user wrote it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from collections.abc import Container, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from outlive.base.errors import BadInput, Invalid, LimitExceeded
-from outlive.network.addressing import is_group, parse_address, parse_any, parse_mac
+from outlive.network.addressing import is_group, parse_address, parse_any, parse_host, parse_mac
 from outlive.resources import VirtualNetwork
 from outlive.resources.meta import creation_order
 from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
@@ -141,7 +141,32 @@ def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
     return str(network.network_address + 1) if network.num_addresses > 2 else ""
 
 
-def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
+def address_problem(text: str, network: VirtualNetwork) -> str:
+    """Why no port of the network can have this address; empty: one may. ``Invalid`` where it is none.
+
+    On a network whose addresses are not managed, one may lie in no subnet. The network is well-formed.
+    """
+    address, spec = parse_any(text), network.spec
+    parts = [ip_network(one) for parts in network.status.host_subnets.values() for one in parts]
+    for subnet in spec.subnets:
+        whole = read_subnet(subnet)
+        if whole.version != address.version or address not in whole:
+            continue
+        if any(address in ip_network(one) for one in subnet.excluded):
+            return f"{address} is excluded on network {network.name}"
+        own = next((one for one in parts if spec.type == "routed" and address in one), whole)
+        gateways = (gateway_of(str(own)),) if spec.type == "routed" else (subnet.gateway,)
+        if str(address) in [str(parse_address(one)) for one in gateways if one]:
+            return f"{address} is the gateway of {own} on network {network.name}"
+        if own.version == 4 and own.num_addresses > 2 and address in (own.network_address, own.broadcast_address):
+            return f"{address} is no address of an interface in {own}, but that of the subnet or of all in it"
+        return ""
+    if spec.subnets and spec.addressing == "managed":
+        return f"{address} lies in no subnet of network {network.name}"
+    return ""
+
+
+def free_address(cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
     """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
 
     ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's.
@@ -165,10 +190,10 @@ def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = ()
 
 
 def with_mask(address: str, cidrs: Iterable[str]) -> str:
-    """The address with the mask of the subnet that it lies in; with its own where it lies in none."""
-    interface = ip_interface(address)
+    """The address with the mask of the subnet that it lies in; with its own where it lies in none. ``Invalid``."""
+    found = parse_any(address)
     for cidr in cidrs:
         network = ip_network(cidr)
-        if network.version == interface.version and interface.ip in network:
-            return f"{interface.ip}/{network.prefixlen}"
-    return str(interface)
+        if network.version == found.version and found in network:
+            return f"{found}/{network.prefixlen}"
+    return str(parse_host(address)) if "/" in address else f"{found}/{found.max_prefixlen}"

@@ -6,15 +6,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import parse_mac
+from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
-from outlive.network.pool import check_network, gateway_of, with_mask
+from outlive.network.pool import check_network, gateway_of, host_prefix, read_subnet, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.meta import creation_order
-from outlive.resources.networks import IN_OVN, is_interface_id, port_mode, vm_and_index
+from outlive.resources.networks import IN_OVN, is_interface_id, port_mode, present_network, vm_and_index
 from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.resources.vms import MigrationPhase
 
@@ -178,23 +180,52 @@ def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason |
 
 def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
-    spec = network.spec
-    if spec.type == "routed":
+    if network.spec.type == "routed":
         return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
-    return {one.cidr: one.gateway for one in spec.subnets}
+    return network_cidrs(network)
 
 
-def given_addresses(port: VirtualMachinePort, network: VirtualNetwork) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The addresses that its user gives the port, with masks, and their gateways."""
-    spec = network.spec
-    if spec.type == "routed":
-        subnets = {cidr: gateway_of(cidr) for parts in network.status.host_subnets.values() for cidr in parts}
-    else:
-        subnets = {one.cidr: one.gateway for one in spec.subnets}
-    addresses = tuple(with_mask(one, subnets) for one in port.spec.addresses)
-    gateways = tuple(
+def network_cidrs(network: VirtualNetwork) -> dict[str, str]:
+    """Subnet → gateway, of all hosts."""
+    if network.spec.type == "routed":
+        return {cidr: gateway_of(cidr) for parts in network.status.host_subnets.values() for cidr in parts}
+    return {one.cidr: str(parse_address(one.gateway)) if one.gateway else "" for one in network.spec.subnets}
+
+
+def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
+    """Each of the addresses once, with the mask of its subnet. ``Invalid``.
+
+    On a routed network that is the subnet of a host, also of one that none has yet, or none has any more.
+    """
+    found, cidrs = list(addresses), list(network_cidrs(network))
+    for subnet in network.spec.subnets if network.spec.type == "routed" else ():
+        whole = read_subnet(subnet)
+        length = host_prefix(subnet, whole)
+        cidrs += [str(parse_subnet(f"{address}/{length}")) for address in map(parse_any, found) if address in whole]
+    return tuple(dict.fromkeys(with_mask(one, cidrs) for one in found))
+
+
+def gateways_for(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
+    """The gateways of the subnets that these addresses lie in."""
+    found = [parse_any(one) for one in addresses]
+    return tuple(
         gateway
-        for cidr, gateway in subnets.items()
-        if gateway and any(one == with_mask(one.partition("/")[0], (cidr,)) and "/" in one for one in addresses)
+        for cidr, gateway in network_cidrs(network).items()
+        if gateway and any(one in parse_subnet(cidr) for one in found)
     )
-    return addresses, gateways
+
+
+def is_down(vm: VirtualMachine | None) -> bool:
+    """True if no host may be running the VM, and none is to start it."""
+    if vm is None:
+        return True
+    is_to_run = bool(vm.host) and vm.spec.power_state != "stopped"
+    return not is_to_run and not vm.status.holders and vm.status.migration is None
+
+
+def present_port(port: VirtualMachinePort, vm: VirtualMachine | None) -> VirtualMachinePort:
+    """The port as it is: where its user has changed its network, it stays on the old one until its VM is down."""
+    network = present_network(port)
+    if is_down(vm) or network == port.spec.network:
+        return port
+    return msgspec.structs.replace(port, spec=msgspec.structs.replace(port.spec, network=network, addresses=()))

@@ -168,6 +168,9 @@ class Announcement(Part, frozen=True, kw_only=True):
 class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a port."""
 
+    network: str = ""
+    """The network that it is on, and that its addresses are of; where its spec names another one, until its VM is
+    stopped. Empty: as its spec says."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses with the length of their subnet."""
     gateways: Annotated[tuple[str, ...], at_most(8)] = ()
@@ -186,7 +189,7 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """When the last switch-over was committed."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
     """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
-    whether its addresses are its own."""
+    whether its network and addresses are as its spec says, and such as a port may have."""
 
 
 class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
@@ -226,6 +229,11 @@ def vm_and_index(name: str) -> tuple[str, int]:
     """The VM and the number of its interface that a port's name says; ``-1`` where it says none."""
     vm, dot, index = name.rpartition(".")
     return (vm, int(index)) if dot and index.isdecimal() and len(index) <= 4 else (name, -1)
+
+
+def present_network(port: VirtualMachinePort) -> str:
+    """The network that a port is on."""
+    return port.status.network or port.spec.network
 
 
 def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from outlive.base.errors import BadInput, LimitExceeded
-from outlive.network.pool import check_network, check_port, free_address, overlapping, subnets_of_host
-from outlive.resources import ObjectMeta, VirtualNetwork
+from outlive.network.pool import (
+    address_problem,
+    check_network,
+    check_port,
+    free_address,
+    overlapping,
+    subnets_of_host,
+)
+from outlive.network.views import with_masks
+from outlive.resources import ObjectMeta, VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.networks import NetworkDhcp, Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 
 
@@ -87,3 +96,58 @@ def test_each_host_of_a_routed_network_has_parts_of_its_own() -> None:
     assert subnets_of_host(spec, ("10.44.1.0/24",)) == ("10.44.2.0/24",)
     with pytest.raises(LimitExceeded):
         subnets_of_host(spec, ("10.44.1.0/24", "10.44.2.0/24", "10.44.3.0/24"))
+
+
+GREEN = replace(
+    network("green", type="layer2"),
+    spec=VirtualNetworkSpec(
+        type="layer2",
+        subnets=(Subnet(cidr="10.1.0.0/24", gateway="10.1.0.1", excluded=("10.1.0.64/26",)), Subnet(cidr="fd44::/64")),
+    ),
+)
+BLUE = replace(
+    network("blue", "10.44.0.0/16", "fd44::/32"), status=VirtualNetworkStatus(host_subnets={"h1": ("10.44.7.0/24",)})
+)
+OPEN = replace(GREEN, spec=replace(GREEN.spec, addressing="none"))
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "words"),
+    [
+        (GREEN, "10.1.0.7", ""),
+        (GREEN, "FD44:0::7/64", ""),
+        (GREEN, "::ffff:10.1.0.7", ""),
+        (GREEN, "10.1.0.1/24", "gateway"),
+        (GREEN, "10.1.0.64", "excluded"),
+        (GREEN, "10.1.0.0", "no address of an interface"),
+        (GREEN, "10.1.0.255", "no address of an interface"),
+        (GREEN, "10.2.0.7", "no subnet"),
+        (BLUE, "10.44.7.7", ""),
+        (BLUE, "10.44.9.1", ""),
+        (BLUE, "10.44.7.1", "gateway of 10.44.7.0/24"),
+        (BLUE, "10.44.7.255", "no address of an interface"),
+        (BLUE, "10.45.0.7", "no subnet"),
+        (OPEN, "10.2.0.7/24", ""),
+        (OPEN, "10.1.0.1", "gateway"),
+    ],
+)
+def test_which_addresses_a_port_may_have(network: VirtualNetwork, address: str, words: str) -> None:
+    found = address_problem(address, network)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("network", "address", "expected"),
+    [
+        (GREEN, "10.1.0.7", "10.1.0.7/24"),
+        (GREEN, "FD44:0::7", "fd44::7/64"),
+        (OPEN, "10.2.0.7", "10.2.0.7/32"),
+        (OPEN, "10.2.0.7/20", "10.2.0.7/20"),
+        (BLUE, "10.44.7.7", "10.44.7.7/24"),
+        (BLUE, "10.44.9.7/16", "10.44.9.7/24"),
+        (BLUE, "fd44:0:7::9", "fd44:0:7::9/64"),
+    ],
+)
+def test_an_address_has_the_mask_of_its_subnet(network: VirtualNetwork, address: str, expected: str) -> None:
+    assert with_masks((address, expected), network) == (expected,)

@@ -31,6 +31,7 @@ from outlive.resources.networks import (
     is_interface_id,
     port_mode,
     port_object_name,
+    present_network,
 )
 from outlive.store import Store
 
@@ -119,7 +120,7 @@ class OvnNetwork(NetworkPort):
                         continue
                     try:
                         port = await self._store.get(VirtualMachinePort, port_object_name(vm.name, index), fresh=True)
-                        network = await self._store.get(VirtualNetwork, port.spec.network)
+                        network = await self._store.get(VirtualNetwork, present_network(port))
                     except NotFound:
                         continue
                     if network.spec.type in IN_OVN:

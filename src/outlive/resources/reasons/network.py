@@ -28,6 +28,7 @@ class NetworkReason(enum.StrEnum):
     MAC_DIFFERS = "mac-differs"
     MAC_TWICE = "mac-twice"
     ADDRESS_TWICE = "address-twice"
+    NETWORK_CHANGED = "network-changed"
     NO_ADDRESS = "no-address"
     FOREIGN_ROW = "foreign-row"
     OVN_REFUSED = "ovn-refused"
@@ -86,6 +87,10 @@ TABLE: Final[Table] = {
     NetworkReason.MAC_TWICE: Template("port {other} has MAC {mac} on network {network} as well", "change one of them"),
     NetworkReason.ADDRESS_TWICE: Template(
         "port {other} has address {address} on network {network} as well", "change spec.addresses of one of them"
+    ),
+    NetworkReason.NETWORK_CHANGED: Template(
+        "the port stays on network {network} until VM {vm} is stopped, and is on {wanted} then",
+        "stop {vm}, and start it again",
     ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
