@@ -130,6 +130,9 @@ class NetworkController:
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
         self._vm_of_port: dict[str, str] = {}
+        """Logical port → its VM, of VMs that have ports now …"""
+        self._ports_of_vm: dict[str, tuple[str, ...]] = {}
+        """… and what of it is there, by VM."""
         self._seen_s: dict[str, float] = {}
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
@@ -361,7 +364,7 @@ class NetworkController:
             return result.ops
 
         scope = own_vm_scope(wanted)
-        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
+        self._note_ports(name, scope.ports)
         seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
         decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
@@ -389,6 +392,15 @@ class NetworkController:
             _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
         known.is_overwritten = False
         return receipt, used[0][1].foreign
+
+    def _note_ports(self, vm: str, ports: tuple[str, ...]) -> None:
+        """Know by a logical port which VM it is of, for as long as the VM has it."""
+        for one in self._ports_of_vm.pop(vm, ()):
+            if self._vm_of_port.get(one) == vm:
+                del self._vm_of_port[one]
+        if ports:
+            self._ports_of_vm[vm] = ports
+            self._vm_of_port.update(dict.fromkeys(ports, vm))
 
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
         """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""

@@ -20,7 +20,7 @@ from outlive.resources import (
     VirtualNetwork,
     condition,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec, interface_id
 
 NOBODY = Condition(type="Programmed", status="Unknown")
 
@@ -314,3 +314,18 @@ def test_addresses_of_ports_that_are_gone_are_free_again() -> None:
             await asyncio.sleep(35)
 
     in_cloud("green", story, beside=(network("tiny", "10.7.0.0/29", "layer2"),))
+
+
+def test_ports_of_vms_that_are_gone_or_elsewhere_are_not_remembered() -> None:
+    async def story(cloud: Cloud) -> None:
+        network = cloud.role.network
+        assert network is not None
+        assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-1"): "web"}
+        await cloud.set_vm(assigned=Assigned(hypervisor="ch-2"))
+        await asyncio.sleep(2)
+        assert network._vm_of_port == {interface_id(INTERFACE, "twin", "ch-2"): "web"}
+        await cloud.store.delete((await cloud.port()).ref)
+        await asyncio.sleep(2)
+        assert network._vm_of_port == {}
+
+    in_cloud("red", story)
