@@ -44,10 +44,12 @@ from outlive.network.views import (
     VmPlace,
     foreign_reason,
     host_chassis,
+    is_down,
     is_programmed,
     obstacle_of,
     own_port,
     place_of,
+    present_port,
     row_names,
     wants_address,
 )
@@ -60,8 +62,8 @@ from outlive.resources import (
     VirtualMachinePort,
     VirtualNetwork,
 )
-from outlive.resources.networks import interface_id
-from outlive.resources.reasons import Reason, render
+from outlive.resources.networks import interface_id, present_network
+from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -129,7 +131,7 @@ class NetworkController:
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
-        self._addresses = AddressBook(informers, self._writer)
+        self._addresses = AddressBook(informers, self._writer, northbound, clock)
         self.switches = NetworkSwitches(
             informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
         )
@@ -143,6 +145,9 @@ class NetworkController:
         self._moves: dict[str, tuple[str, str]] = {}
         """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
+        """Logical port → its VM, of VMs that have ports now …"""
+        self._ports_of_vm: dict[str, tuple[str, ...]] = {}
+        """… and what of it is there, by VM."""
         self._seen_s: dict[str, float] = {}
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
@@ -200,23 +205,24 @@ class NetworkController:
         return (VM_PREFIX + name,)
 
     def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose place, ports or definition changed outside of a migration."""
-        if place_of(old).move or place_of(new).move:
-            return ()
-        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
-            return ()
-        name = _name(old, new)
-        if not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
+        """A VM whose place, ports or definition changed outside of a migration, and those with an interface of it."""
+        has_its_ports = old is not None and new is not None and old.spec.ports == new.spec.ports
+        found = set() if has_its_ports else self.informers.rivals_of(old, new)
+        has_its_place = place_of(old) == place_of(new) and is_down(old) == is_down(new)
+        if not (place_of(old).move or place_of(new).move or (has_its_ports and has_its_place)):
+            found.add(_name(old, new))
+        concerned = sorted(name for name in found if self.informers.ports.by_index(BY_VM, name))
+        for name in concerned:
+            self._seen_s.setdefault(name, self._clock.monotonic())
+        return [VM_PREFIX + name for name in concerned]
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
         if new is None:
             self._events.forget_ports([_name(old, new)])
         elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
             return ()
-        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
+        vms = {port.spec.vm for port in (old, new) if port is not None}
+        return [VM_PREFIX + vm for vm in sorted(vms | self.informers.vms_at(old, new))]
 
     def _on_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
         changed = (
@@ -228,7 +234,11 @@ class NetworkController:
     def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         """A host that came, went, was labelled or is another chassis now: routed networks give it a subnet, and the
         ports of VMs that are there follow."""
-        facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
+        facts = [
+            (one.metadata.labels, one.spec.chassis, one.status.chassis, one.spec.management)
+            for one in (old, new)
+            if one is not None
+        ]
         if len(facts) == 2 and facts[0] == facts[1]:
             return ()
         name, networks = _name(old, new), self.informers.networks.items()
@@ -311,13 +321,16 @@ class NetworkController:
             self._places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        notices: dict[str, Reason] = {}
         kept: set[str] = set()
         """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
-            network = self.informers.networks.get(port.spec.network)
+            network = self.informers.networks.get(present_network(port))
             if frozen and (network is None or wants_address(port, network) is not None):
                 continue  # whether an address is free is not known
-            found = await self._judge(port, vm, place)
+            if is_down(vm) and not frozen:
+                port = await self._addresses.release(port)
+            found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
                 problems[port.name] = found
                 kept |= row_names(port, vm, place) if place.host else set()
@@ -344,7 +357,7 @@ class NetworkController:
         self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
-        requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+        requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
         now_at = as_datetime(self._clock.now())
         for port_name in (*planned, *problems):
             self._events.report_port(port_name, problems.get(port_name))
@@ -354,9 +367,11 @@ class NetworkController:
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            self._events.report_notice(port_name, notices.get(port_name))
             change = settled_status(
                 own,
                 place,
+                notices.get(port_name),
                 bound=binding is not None and binding.chassis == self._chassis_of(place.host),
                 move=move.get(port_name),
                 announcements=self._announcements(port_name, own, place),
@@ -383,9 +398,13 @@ class NetworkController:
         return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
 
     async def _judge(
-        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
+        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
     ) -> OwnPort | Reason | None:
-        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours."""
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours.
+
+        ``notices``: gets what is wrong with one that is planned all the same.
+        """
+        wanted, port = port.spec.network, present_port(port, vm)
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
@@ -396,7 +415,13 @@ class NetworkController:
         assert network is not None
         assert vm is not None
         addressed = await self._addresses.address(port, network, place)
-        return addressed if isinstance(addressed, Reason) else own_port(addressed, network, vm)
+        if isinstance(addressed, Reason):
+            return addressed
+        if wanted != network.name:
+            notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+        elif addressed.problem is not None:
+            notices[port.name] = addressed.problem
+        return own_port(addressed.port, network, vm)
 
     # Rows
 
@@ -414,7 +439,7 @@ class NetworkController:
             return result.ops
 
         scope = own_vm_scope(wanted)
-        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
+        self._note_ports(name, scope.ports)
         seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
         decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
@@ -442,6 +467,15 @@ class NetworkController:
             _log.info("network.programmed", vm=name, host=given.host, target=given.target, operations=len(receipt.ops))
         known.is_overwritten = False
         return receipt, used[0][1].foreign
+
+    def _note_ports(self, vm: str, ports: tuple[str, ...]) -> None:
+        """Know by a logical port which VM it is of, for as long as the VM has it."""
+        for one in self._ports_of_vm.pop(vm, ()):
+            if self._vm_of_port.get(one) == vm:
+                del self._vm_of_port[one]
+        if ports:
+            self._ports_of_vm[vm] = ports
+            self._vm_of_port.update(dict.fromkeys(ports, vm))
 
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
         """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""

@@ -83,6 +83,14 @@ class NetworkEvents:
                 self._counts[key[0], why] += change
                 self._gauge.labels(key[0], why).set(self._counts[key[0], why])
 
+    def report_notice(self, port: str, notice: Reason | None) -> None:
+        """Tell what is wrong with the network or addresses of a port that is programmed all the same."""
+        found = self._informers.ports.get(port)
+        before = condition(found.status.conditions, "AddressesReserved") if found is not None else None
+        if notice is not None and (before is None or before.reason != notice.code):
+            about = ObjectRef(kind="VirtualMachinePort", name=port)
+            self._warn(about, "AddressTaken" if notice.code in _TAKEN else "NotChanged", str(render(notice)))
+
     def _warn(self, about: ObjectRef, reason: str, note: str) -> None:
         self._emit(about, reason, note, type="Warning", action="Program")
 

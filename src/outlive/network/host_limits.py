@@ -15,8 +15,8 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
+from outlive.network.views import lacks_ovn, reaches_host
 from outlive.resources import Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.networks import IN_OVN
 from outlive.runtime.controller import Requeue, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
@@ -34,19 +34,10 @@ def reached_hosts(
     known = list(hosts)
     found = {}
     for network in [networks[name] for name in sorted({port.spec.network for port in ports}) if name in networks]:
-        reached = tuple(sorted(host.name for host in known if _reaches(network, host)))
+        reached = tuple(sorted(host.name for host in known if reaches_host(network, host)))
         if network.spec.host_labels or len(reached) < len(known):
             found[network.name] = reached
     return found
-
-
-def _reaches(network: VirtualNetwork, host: Hypervisor) -> bool:
-    return network.reaches(host.metadata.labels) and not (network.spec.type in IN_OVN and lacks_ovn(host))
-
-
-def lacks_ovn(host: Hypervisor) -> bool:
-    """Whether the host says that it runs no OVN; one that says nothing may run it."""
-    return host.status.chassis == "" and not host.spec.chassis
 
 
 def with_host_limits(objects: Iterable[Resource]) -> Iterator[Resource]:
