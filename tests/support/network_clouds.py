@@ -21,6 +21,7 @@ from outlive.resources import (
     Fault,
     Hypervisor,
     HypervisorSpec,
+    Migration,
     ObjectMeta,
     Resource,
     VirtualMachine,
@@ -135,6 +136,19 @@ class Cloud:
 
     async def plug(self, host: str) -> None:
         self.ovn.plug((await self.port()).status.interfaces[host], host)
+
+    async def move(self, *, announces: bool = False) -> None:
+        """From the first host to the second one, live."""
+        await self.plug("ch-1")
+        await self.set_vm(migration=Migration(id="m1", source="ch-1", target="ch-2"))
+        await asyncio.sleep(1)
+        await self.plug("ch-2")
+        await asyncio.sleep(5)
+        if announces:
+            self.ovn.announce(INTERFACE, "ch-2")
+            await asyncio.sleep(1)
+        await self.set_vm(migration=None, assigned=Assigned(hypervisor="ch-2"))
+        await asyncio.sleep(5)
 
     async def check(self, name: str = "") -> list[tuple[str, str]]:
         found = await self.role.check_network({"name": name})

@@ -93,7 +93,7 @@ def port_cuts(config: HostConfig, store: Store) -> CutPort:
     if network.key_file:
         set_certificates(network.key_file, network.certificate_file, network.ca_file)
     southbound = OvnSouthbound(network.southbound)
-    northbound = OvnNorthbound(network.northbound, southbound)
+    northbound = OvnNorthbound(network.northbound, southbound, key_prefix=network.key_prefix)
     return OvnCuts(northbound, southbound, chassis_table(store, southbound))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -90,6 +90,12 @@ class _VmRows:
     """What is remembered of one VM: only how far its last transaction has come."""
 
     move: str = ""
+    ended: str = ""
+    """The migration before, whose end gave the VM the place that it has."""
+    activated_s: dict[str, float] = field(default_factory=dict)
+    """Ports that the guest's own announcement has switched over to the target → when that was seen."""
+    event_s: float = 0.0
+    """When the change was seen that the last transaction was for."""
     nb_cfg: int = 0
     committed_s: float = 0.0
     decide_s: float = 0.0
@@ -152,7 +158,7 @@ class NetworkController:
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
-        self._times = StageTimes(northbound, self._writer, metrics)
+        self._times = StageTimes(northbound, self._writer, metrics, events=self._events, decisions=decisions)
         self._cleanup = RowCleanup(
             northbound,
             clock,
@@ -448,13 +454,15 @@ class NetworkController:
         known = self._vms.setdefault(name, _VmRows())
         if known.move != move:
             self._events.report_aborted(self.informers.vms.get(name), known.move)
-            self._vms[name] = known = _VmRows(move=move, committed_s=self._clock.monotonic())
+            activated_s = {} if move else known.activated_s
+            self._vms[name] = known = _VmRows(move, known.move, activated_s, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
         if receipt.ops:
             known.nb_cfg = receipt.nb_cfg
             known.decide_s, known.commit_s = decide_s, max(0.0, self._clock.monotonic() - began_s)
+            known.event_s = began_s - decide_s
             self._commit_s.observe(known.commit_s)
             if known.is_overwritten:
                 self._events.report_overwritten(name, len(receipt.ops))
@@ -508,6 +516,8 @@ class NetworkController:
         moves = {}
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
+            if binding is not None and target in binding.activated:
+                known.activated_s.setdefault(port_name, self._clock.monotonic())
             problem = unreached.get(port_name) or preparation_problem(
                 own, place.target, target, found, binding, features, known.nb_cfg
             )
@@ -528,17 +538,15 @@ class NetworkController:
 
     def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:
         """Have the stages measured of a transaction that gave ports another place."""
+        known, chassis = self._vms[name], self._chassis_of(place.host)
+        ended, known.ended = known.ended, ""
         before = {one: found.status for one in planned if (found := self.informers.ports.get(one)) is not None}
         switched = tuple(one for one, status in before.items() if status.active_on not in ("", place.host))
         if not switched or not receipt.ops:
             return
-        move = next((status.migration for one in switched if (status := before[one]).migration is not None), None)
-        alone = not (self._nb.features().chassis_list and self._nb.features().strategies)
-        twins = frozenset(one for one in switched if planned[one].mode == "twin" or alone)
-        known, chassis = self._vms[name], self._chassis_of(place.host)
-        move_id = move.id if move is not None else ""
+        activated_s = {one: at_s - known.event_s for one, at_s in known.activated_s.items() if one in switched}
         self._times.measure(
-            SwitchOver(name, move_id, switched, twins, chassis, receipt, known.decide_s, known.commit_s)
+            SwitchOver(name, ended, switched, activated_s, chassis, receipt, known.decide_s, known.commit_s)
         )
 
     def _announcements(self, name: str, own: OwnPort, place: VmPlace) -> tuple[Announcement, ...] | None:

@@ -149,7 +149,8 @@ class PortMove(Part, frozen=True, kw_only=True):
     message: str = ""
     """Why it is not prepared, in words for people."""
     times_ms: dict[str, float] = {}
-    """Stage of the switch-over → how long it took: ``decide``, ``commit``, ``northd``, ``flows``."""
+    """Stage of the switch-over → how long it took: ``prepare``, ``decide``, ``commit``, ``northd``, ``flows``; of a
+    shared port ``activation``, until the guest's own announcement switched over."""
 
 
 class Announcement(Part, frozen=True, kw_only=True):
@@ -184,7 +185,7 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     announcements: Annotated[tuple[Announcement, ...], at_most(64)] = ()
     """What hosts are to send for the last switch-over."""
     gap_ms: float | None = None
-    """Silence of the last switch-over, as far as the network caused it; absent: there was none."""
+    """Silence of the last live migration, as far as the network caused it; absent: none was measured."""
     switched_at: datetime | None = None
     """When the last switch-over was committed."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()

@@ -38,10 +38,42 @@ def test_the_stages_of_a_switch_over_are_measured_after_it(network: str) -> None
         assert status.active_on == "ch-2"
         assert status.migration is not None
         assert {"prepare", "decide", "commit"} <= status.migration.times_ms.keys()
-        assert (status.gap_ms is not None) == (network == "red"), "of a shared port the guest itself switches over"
+        assert status.gap_ms is not None
+        assert "activation" not in status.migration.times_ms, "the guest has not announced itself"
         text = cloud.role.metrics.render().decode()
         for stage in ("prepare", "decide", "commit"):
             assert f'outlive_network_stage_seconds_count{{stage="{stage}"}} 1.0' in text
+
+    in_cloud(network, story)
+
+
+def test_a_guest_that_had_announced_itself_before_the_event_was_not_silent_for_the_network() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.move(announces=True)
+        status = (await cloud.port()).status
+        assert status.migration is not None
+        assert (status.gap_ms, status.migration.times_ms["activation"]) == (0, 0)
+        assert 'outlive_network_stage_seconds_count{stage="activation"} 1.0' in cloud.role.metrics.render().decode()
+
+    in_cloud("green", story)
+
+
+@pytest.mark.parametrize("network", ["green", "red"])
+def test_a_gap_above_the_limit_of_the_port_is_told_and_another_place_without_a_move_has_none(network: str) -> None:
+    async def story(cloud: Cloud) -> None:
+        port = await cloud.port()
+        await cloud.store.replace(msgspec.structs.replace(port, spec=msgspec.structs.replace(port.spec, max_gap_ms=1)))
+        await cloud.move()
+        measured = (await cloud.port()).status
+        assert measured.gap_ms is not None
+        assert measured.gap_ms > 1
+        assert "GapExceeded" in await cloud.events()
+        assert 'outlive_network_problems_total{reason="GapExceeded"} 1.0' in cloud.role.metrics.render().decode()
+        await cloud.set_vm(assigned=Assigned(hypervisor="ch-1"))
+        await asyncio.sleep(5)
+        status = (await cloud.port()).status
+        assert status.active_on == "ch-1"
+        assert (status.gap_ms, status.migration) == (measured.gap_ms, measured.migration)
 
     in_cloud(network, story)
 
