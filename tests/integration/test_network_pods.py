@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from lab.ovn import Ovn
+from tests.conformance.ovn.worlds import programs
 from tests.support.api_server import ApiRefusal, ApiServer, shared_server
 from tests.support.loops import run_real
 from tests.support.pod_worlds import NETWORKS, NODES, V4, V6, entry_of, node_document, pod_document
@@ -184,7 +185,7 @@ class Followed:
 async def followed(tmp_path: Path) -> AsyncIterator[Followed]:
     cluster = Cluster(shared_server())
     async with AsyncExitStack() as stack:
-        ovn = Ovn(tmp_path / "ovn", 0)
+        ovn = Ovn(tmp_path / "ovn", 0, bin=programs())
         stack.callback(shutil.rmtree, tmp_path / "ovn", ignore_errors=True)
         stack.enter_context(ovn)
         south = OvnSouthbound(ovn.sb_remote, limit_s=10, probe_ms=1000)

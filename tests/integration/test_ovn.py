@@ -24,6 +24,7 @@ from outlive.drivers.ovn.northbound import OvnNorthbound
 from outlive.drivers.ovn.replica import set_certificates
 from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.drivers.ovn.vswitch import LocalSwitch
+from outlive.network.names import PREFIX
 from outlive.network.operations import PORTS, SWITCHES, upsert
 from outlive.network.ports import Binding
 
@@ -45,9 +46,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def connected(ovn: Ovn, limit_s: float = 10.0) -> AsyncIterator[tuple[OvnNorthbound, OvnSouthbound]]:
+async def connected(
+    ovn: Ovn, limit_s: float = 10.0, key_prefix: str = PREFIX
+) -> AsyncIterator[tuple[OvnNorthbound, OvnSouthbound]]:
     southbound = OvnSouthbound(ovn.sb_remote, limit_s=limit_s, probe_ms=1000)
-    northbound = OvnNorthbound(ovn.nb_remote, southbound, limit_s=limit_s, probe_ms=1000)
+    northbound = OvnNorthbound(ovn.nb_remote, southbound, limit_s=limit_s, probe_ms=1000, key_prefix=key_prefix)
     await southbound.start()
     await northbound.start()
     try:
@@ -112,6 +115,27 @@ def test_a_transaction_whose_answer_does_not_come_has_an_unknown_outcome(folder:
                 assert receipt.nb_cfg >= 2  # by which one can wait for what was written before
                 assert row(await northbound.rows(), PORTS, name="shop_cart")["enabled"] is True
                 assert rows
+
+    run_real(story())
+
+
+def test_keys_of_rows_have_another_prefix_where_that_is_set(folder: Path) -> None:
+    async def story() -> None:
+        with Ovn(folder, 0, bin=programs()) as ovn:
+            async with connected(ovn, key_prefix="net.example") as (northbound, _):
+                await write(northbound, *ALL)
+                assert (await write(northbound, *ALL)).ops == ()
+                port = row(await northbound.rows(), PORTS, name="shop_cart")
+                assert port == PORT.patch
+                keys = {*PORT.patch["external_ids"]}
+                listed = ovn.nbctl("--bare", "--columns=external_ids", "find", PORTS, "name=shop_cart").split()
+                assert {one.partition("=")[0] for one in listed} == {key.replace(PREFIX, "net.example") for key in keys}
+                async with connected(ovn) as (usual, _):
+                    seen = row(await usual.rows(), PORTS, name="shop_cart")["external_ids"]
+                    assert not [key for key in seen if key.startswith(PREFIX)], "they are somebody else's"
+                gone = {"external_ids": dict.fromkeys(keys)}
+                await write(northbound, upsert(PORTS, {"name": "shop_cart"}, gone))
+                assert not ovn.nbctl("--bare", "--columns=external_ids", "find", PORTS, "name=shop_cart").strip()
 
     run_real(story())
 

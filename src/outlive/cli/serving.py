@@ -466,7 +466,7 @@ async def _network(settings: NetworkSettings, closing: AsyncExitStack) -> Networ
         set_certificates(settings.key_file, settings.certificate_file, settings.ca_file)
     probe_ms = int(1000 * settings.probe)
     southbound = OvnSouthbound(settings.southbound, probe_ms=probe_ms)
-    northbound = OvnNorthbound(settings.northbound, southbound, probe_ms=probe_ms)
+    northbound = OvnNorthbound(settings.northbound, southbound, probe_ms=probe_ms, key_prefix=settings.key_prefix)
     for one in (southbound, northbound):
         closing.push_async_callback(one.aclose)
         await one.start()

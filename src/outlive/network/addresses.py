@@ -6,7 +6,7 @@ On a routed network each hypervisor has subnets of its own, and a VM keeps the a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, Final
 
@@ -15,7 +15,15 @@ import msgspec
 from outlive.base.errors import BadInput
 from outlive.network.addressing import Address, Subnet, is_within, parse_any, parse_host, parse_subnet
 from outlive.network.annotation import encode_entry
-from outlive.network.copies import Copy, CopyQuestion, all_completed, find_siblings, group_by_vm, is_stale
+from outlive.network.copies import (
+    Copy,
+    CopyQuestion,
+    all_completed,
+    find_migratable,
+    find_siblings,
+    group_by_vm,
+    is_stale,
+)
 from outlive.network.names import DEFAULT_NETWORK, port_name
 from outlive.runtime.decisions import Decision
 
@@ -119,16 +127,25 @@ class ZoneResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Or nobody's: their home was removed, and its subnet has not been given to another hypervisor."""
 
 
-def find_zone(given: ZoneInput) -> ZoneResult:
-    """The switch of this zone that contains the addresses, and whether they are nobody's."""
-    addresses = [parse_any(text) for text in given.addresses]
-    switch = SubnetIndex(given.tracked).find(addresses)
-    everywhere = given.host_subnets.values() if isinstance(given.host_subnets, dict) else [given.host_subnets]
-    subnets = [subnet for texts in everywhere for subnet in parse_subnets(texts)]
-    untracked = bool(addresses) and not is_within(addresses[0], subnets)
+def find_zone(addresses: Sequence[Address], tracked: SubnetIndex, everywhere: SubnetIndex | None = None) -> ZoneResult:
+    """The switch of this zone that contains the addresses, and whether they are nobody's.
+
+    ``tracked``: of the zone's switches, ``everywhere``: of all hypervisors.
+    """
+    switch = tracked.find(addresses)
+    is_known = switch is not None or (everywhere is not None and everywhere.find(addresses[:1]) is not None)
     return ZoneResult(
-        switch=switch, zone_contains=switch is not None, zone_contains_or_untracked=switch is not None or untracked
+        switch=switch,
+        zone_contains=switch is not None,
+        zone_contains_or_untracked=switch is not None or (bool(addresses) and not is_known),
     )
+
+
+def decide_zone(given: ZoneInput) -> ZoneResult:
+    """As ``find_zone``, from subnets as texts."""
+    subnets = given.host_subnets if isinstance(given.host_subnets, dict) else {"": given.host_subnets}
+    addresses = [parse_any(text) for text in given.addresses]
+    return find_zone(addresses, SubnetIndex(given.tracked), SubnetIndex(subnets))
 
 
 class ReserveInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -150,8 +167,8 @@ def reserve_addresses(given: ReserveInput) -> ReserveResult:
     subnets = parse_subnets(given.subnets)
     found: set[Address] = set()
     for group in group_by_vm(given.copies).values():
-        for copy in group:
-            if copy.migratable and not is_stale(copy, _others(copy, group)):
+        for copy in find_migratable(group):
+            if not is_stale(copy, _others(copy, group)):
                 found.update(one for one in find_addresses(copy, given.network) if is_within(one, subnets))
     ordered = sorted(found, key=lambda address: (address.version, int(address)))
     return ReserveResult(reserve=tuple(str(ip_network(address)) for address in ordered))
@@ -200,13 +217,13 @@ def sync_addresses(given: SyncAddressesInput) -> SyncAddressesResult:
     vms: dict[str, bool] = {}
     ports: list[str] = []
     reserve: list[SwitchReservation] = []
-    for vm, group in group_by_vm(given.copies).items():
-        living = [one for one in group if one.migratable and not one.completed and given.network in one.networks]
+    for vm, group in group_by_vm(find_migratable(given.copies)).items():
+        living = [one for one in group if not one.completed and given.network in one.networks]
         ports += [port_name(one.namespace, one.name, given.network) for one in living if one.hypervisor in local]
         if living:
             newest = living[-1]
             vms[str(vm)] = newest.hypervisor in local
-            switch = index.find(find_addresses(newest, given.network))
+            switch = find_zone(find_addresses(newest, given.network), index).switch
             if switch is not None:
                 hosts = map(parse_host, newest.networks[given.network].addresses)
                 reserve.append(SwitchReservation(switch=switch, addresses=tuple(map(str, hosts))))
@@ -238,7 +255,7 @@ def decide_release(given: ReleaseInput) -> ReleaseResult:
     """
     asked = given.find_asked()
     addresses = find_addresses(asked, given.network)
-    switch = SubnetIndex(given.tracked).find(addresses)
+    switch = find_zone(addresses, SubnetIndex(given.tracked)).switch
     siblings = find_siblings(asked, given.copies)
     if switch is None or given.released or not all_completed(asked, siblings):
         return ReleaseResult(release=False, switch=None)
@@ -263,7 +280,7 @@ COPY_ADDRESSES: Final = Decision(
 )
 ZONE_CONTAINS: Final = Decision(
     "network.zone_contains",
-    find_zone,
+    decide_zone,
     ZoneInput,
     ZoneResult,
     "Which switch of a zone contains addresses",

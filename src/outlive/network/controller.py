@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -45,10 +45,12 @@ from outlive.network.views import (
     VmPlace,
     foreign_reason,
     host_chassis,
+    is_down,
     is_programmed,
     obstacle_of,
     own_port,
     place_of,
+    present_port,
     row_names,
     wants_address,
 )
@@ -58,8 +60,8 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachinePort,
 )
-from outlive.resources.networks import interface_id
-from outlive.resources.reasons import Reason, render
+from outlive.resources.networks import interface_id, present_network
+from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -84,6 +86,12 @@ class _VmRows:
     """What is remembered of one VM: only how far its last transaction has come."""
 
     move: str = ""
+    ended: str = ""
+    """The migration before, whose end gave the VM the place that it has."""
+    activated_s: dict[str, float] = field(default_factory=dict)
+    """Ports that the guest's own announcement has switched over to the target → when that was seen."""
+    event_s: float = 0.0
+    """When the change was seen that the last transaction was for."""
     nb_cfg: int = 0
     committed_s: float = 0.0
     decide_s: float = 0.0
@@ -125,7 +133,7 @@ class NetworkController:
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
-        self._addresses = AddressBook(informers, self._writer)
+        self._addresses = AddressBook(informers, self._writer, northbound, clock)
         self.switches = NetworkSwitches(
             informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
         )
@@ -135,11 +143,14 @@ class NetworkController:
         self._moves: dict[str, tuple[str, str]] = {}
         """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
+        """Logical port → its VM, of VMs that have ports now …"""
+        self._ports_of_vm: dict[str, tuple[str, ...]] = {}
+        """… and what of it is there, by VM."""
         self.keys = NetworkKeys(informers, self._events, clock)
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
-        self._times = StageTimes(northbound, self._writer, metrics)
+        self._times = StageTimes(northbound, self._writer, metrics, events=self._events, decisions=decisions)
         self._cleanup = RowCleanup(
             northbound,
             clock,
@@ -242,13 +253,16 @@ class NetworkController:
             self.keys.places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        notices: dict[str, Reason] = {}
         kept: set[str] = set()
         """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
-            network = self.informers.networks.get(port.spec.network)
+            network = self.informers.networks.get(present_network(port))
             if frozen and (network is None or wants_address(port, network) is not None):
                 continue  # whether an address is free is not known
-            found = await self._judge(port, vm, place)
+            if is_down(vm) and not frozen:
+                port = await self._addresses.release(port)
+            found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
                 problems[port.name] = found
                 kept |= row_names(port, vm, place) if place.host else set()
@@ -275,7 +289,7 @@ class NetworkController:
         self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
-        requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+        requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
         now_at = as_datetime(self._clock.now())
         for port_name in (*planned, *problems):
             self._events.report_port(port_name, problems.get(port_name))
@@ -285,9 +299,11 @@ class NetworkController:
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            self._events.report_notice(port_name, notices.get(port_name))
             change = settled_status(
                 own,
                 place,
+                notices.get(port_name),
                 bound=binding is not None and binding.chassis == self._chassis_of(place.host),
                 move=move.get(port_name),
                 announcements=self._announcements(port_name, own, place),
@@ -314,9 +330,13 @@ class NetworkController:
         return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
 
     async def _judge(
-        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
+        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
     ) -> OwnPort | Reason | None:
-        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours."""
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours.
+
+        ``notices``: gets what is wrong with one that is planned all the same.
+        """
+        wanted, port = port.spec.network, present_port(port, vm)
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
@@ -327,7 +347,13 @@ class NetworkController:
         assert network is not None
         assert vm is not None
         addressed = await self._addresses.address(port, network, place)
-        return addressed if isinstance(addressed, Reason) else own_port(addressed, network, vm)
+        if isinstance(addressed, Reason):
+            return addressed
+        if wanted != network.name:
+            notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+        elif addressed.problem is not None:
+            notices[port.name] = addressed.problem
+        return own_port(addressed.port, network, vm)
 
     # Rows
 
@@ -345,7 +371,7 @@ class NetworkController:
             return result.ops
 
         scope = own_vm_scope(wanted)
-        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
+        self._note_ports(name, scope.ports)
         seen_s, began_s = self.keys.seen_s.pop(name, None), self._clock.monotonic()
         decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
@@ -354,13 +380,15 @@ class NetworkController:
         known = self._vms.setdefault(name, _VmRows())
         if known.move != move:
             self._events.report_aborted(self.informers.vms.get(name), known.move)
-            self._vms[name] = known = _VmRows(move=move, committed_s=self._clock.monotonic())
+            activated_s = {} if move else known.activated_s
+            self._vms[name] = known = _VmRows(move, known.move, activated_s, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
         if receipt.ops:
             known.nb_cfg = receipt.nb_cfg
             known.decide_s, known.commit_s = decide_s, max(0.0, self._clock.monotonic() - began_s)
+            known.event_s = began_s - decide_s
             self._commit_s.observe(known.commit_s)
             if known.is_overwritten:
                 self._events.report_overwritten(name, len(receipt.ops))
@@ -374,6 +402,15 @@ class NetworkController:
         known.is_overwritten = False
         return receipt, used[0][1].foreign
 
+    def _note_ports(self, vm: str, ports: tuple[str, ...]) -> None:
+        """Know by a logical port which VM it is of, for as long as the VM has it."""
+        for one in self._ports_of_vm.pop(vm, ()):
+            if self._vm_of_port.get(one) == vm:
+                del self._vm_of_port[one]
+        if ports:
+            self._ports_of_vm[vm] = ports
+            self._vm_of_port.update(dict.fromkeys(ports, vm))
+
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
         """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""
         now_s = self._clock.monotonic()
@@ -384,7 +421,7 @@ class NetworkController:
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        if host in self._chassis and (found is None or not found.spec.chassis):
+        if host in self._chassis and (found is None or not (found.spec.chassis or found.status.chassis)):
             return host
         return host_chassis(found, host, self._chassis.values())
 
@@ -405,6 +442,8 @@ class NetworkController:
         moves = {}
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
+            if binding is not None and target in binding.activated:
+                known.activated_s.setdefault(port_name, self._clock.monotonic())
             problem = unreached.get(port_name) or preparation_problem(
                 own, place.target, target, found, binding, features, known.nb_cfg
             )
@@ -425,17 +464,15 @@ class NetworkController:
 
     def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:
         """Have the stages measured of a transaction that gave ports another place."""
+        known, chassis = self._vms[name], self._chassis_of(place.host)
+        ended, known.ended = known.ended, ""
         before = {one: found.status for one in planned if (found := self.informers.ports.get(one)) is not None}
         switched = tuple(one for one, status in before.items() if status.active_on not in ("", place.host))
         if not switched or not receipt.ops:
             return
-        move = next((status.migration for one in switched if (status := before[one]).migration is not None), None)
-        alone = not (self._nb.features().chassis_list and self._nb.features().strategies)
-        twins = frozenset(one for one in switched if planned[one].mode == "twin" or alone)
-        known, chassis = self._vms[name], self._chassis_of(place.host)
-        move_id = move.id if move is not None else ""
+        activated_s = {one: at_s - known.event_s for one, at_s in known.activated_s.items() if one in switched}
         self._times.measure(
-            SwitchOver(name, move_id, switched, twins, chassis, receipt, known.decide_s, known.commit_s)
+            SwitchOver(name, ended, switched, activated_s, chassis, receipt, known.decide_s, known.commit_s)
         )
 
     def _announcements(self, name: str, own: OwnPort, place: VmPlace) -> tuple[Announcement, ...] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -16,7 +17,9 @@ from outlive.base.errors import BadInput
 from outlive.network.names import LAYER2, LOCALNET
 from outlive.runtime.decisions import Decision
 
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+TimeText = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+"""A time of RFC 3339 with its zone, kept as it was written."""
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -71,7 +74,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """``None``: a pod that is no copy of a VM."""
     hypervisor: str | None = None
     """``None``: not scheduled."""
-    created: Moment | None = None
+    created: TimeText | None = None
     """``None`` counts as the oldest."""
     completed: bool = False
     host_network: bool = False
@@ -84,15 +87,30 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     networks: dict[str, PortAddresses] = {}
     """By the key of the network attachment; only what can be read."""
 
+    def __post_init__(self) -> None:
+        """``ValueError`` for a time that cannot be read."""
+        parse_time(self.created)
+
+
+@lru_cache(maxsize=20_000)
+def parse_time(text: str | None) -> datetime:
+    """The time of a text, or one before all others for none; ``ValueError``."""
+    if text is None:
+        return _LONG_AGO
+    try:
+        return msgspec.convert(text, _Moment)
+    except msgspec.ValidationError:
+        raise ValueError(f"{text[:80]!r} is no time of RFC 3339 with its zone") from None
+
 
 def age_key(copy: Copy) -> tuple[datetime, str]:
     """Sorts copies from the oldest to the newest; the id decides between equal times."""
-    return copy.created or _LONG_AGO, copy.id
+    return parse_time(copy.created), copy.id
 
 
 def is_newer(copy: Copy, other: Copy) -> bool:
     """True if the copy was created later; of two that were created in the same second neither is newer."""
-    return (copy.created or _LONG_AGO) > (other.created or _LONG_AGO)
+    return parse_time(copy.created) > parse_time(other.created)
 
 
 def find_copies(vm: VmKey | None, copies: Iterable[Copy]) -> list[Copy]:
@@ -153,7 +171,7 @@ class CopyQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     asked: str
     """Its id."""
-    copies: tuple[Copy, ...]
+    copies: tuple[Copy, ...] = ()
     """Copies of other VMs, and pods that are none, may be among them."""
 
     def find_asked(self) -> Copy:
@@ -195,7 +213,7 @@ class CopyLifecycle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class MigratableInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Copies of any VMs."""
 
-    copies: tuple[Copy, ...]
+    copies: tuple[Copy, ...] = ()
 
 
 class MigratableResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

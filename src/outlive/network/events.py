@@ -24,6 +24,7 @@ class NetworkEvents:
     def __init__(self, informers: NetworkInformers, emit: Any, metrics: Metrics) -> None:
         self._informers = informers
         self._emit = emit
+        self._problems = metrics.counter("network_problems_total", "Problems of VMs of own hosts, as told", ("reason",))
         self._refused: dict[tuple[str, str], str] = {}
         """Kind and name of what is not programmed now → why …"""
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -34,6 +35,15 @@ class NetworkEvents:
         """Tell that a target was prepared late."""
         if took_s >= LATE_S:
             self._warn(_about_vm(vm), "PreparedLate", f"{place.target} was prepared for {port} after {took_s:.1f} s")
+
+    def report_gap(self, port: str, gap_ms: int) -> None:
+        """Tell that the guest was silent for longer than its user accepts."""
+        found = self._informers.ports.get(port)
+        if found is not None and gap_ms > found.spec.max_gap_ms:
+            note = (
+                f"the network was silent for {gap_ms} ms in the last move, longer than maxGapMs {found.spec.max_gap_ms}"
+            )
+            self._warn(ObjectRef(kind="VirtualMachinePort", name=port), "GapExceeded", note)
 
     def report_aborted(self, vm: VirtualMachine | None, move: str) -> None:
         """Tell that the move, which was under way, has been aborted because the network was not prepared."""
@@ -83,7 +93,16 @@ class NetworkEvents:
                 self._counts[key[0], why] += change
                 self._gauge.labels(key[0], why).set(self._counts[key[0], why])
 
+    def report_notice(self, port: str, notice: Reason | None) -> None:
+        """Tell what is wrong with the network or addresses of a port that is programmed all the same."""
+        found = self._informers.ports.get(port)
+        before = condition(found.status.conditions, "AddressesReserved") if found is not None else None
+        if notice is not None and (before is None or before.reason != notice.code):
+            about = ObjectRef(kind="VirtualMachinePort", name=port)
+            self._warn(about, "AddressTaken" if notice.code in _TAKEN else "NotChanged", str(render(notice)))
+
     def _warn(self, about: ObjectRef, reason: str, note: str) -> None:
+        self._problems.labels(reason).inc()
         self._emit(about, reason, note, type="Warning", action="Program")
 
 

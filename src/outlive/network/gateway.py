@@ -240,15 +240,15 @@ def _dead_prefix(subnet: str) -> tuple[PrefixInformation, ...]:
 def _advertise(
     router: str, guest: tuple[str, str], *, lifetime: int, prefixes: tuple[PrefixInformation, ...] = ()
 ) -> RouterAdvertisement:
-    mac = derive_mac(parse_any(router))
+    own = describe_mac(MacInput(address=str(parse_any(router))))
     return RouterAdvertisement(
-        eth_src=mac,
+        eth_src=own.mac,
         eth_dst=guest[0],
-        ip_src=str(derive_link_local(mac)),
+        ip_src=own.link_local,
         ip_dst=guest[1],
         preference="high" if lifetime else "medium",
         router_lifetime=lifetime,
-        source_link_layer=mac,
+        source_link_layer=own.mac,
         prefixes=prefixes or msgspec.UNSET,
     )
 

@@ -49,6 +49,7 @@ from outlive.network.views import (
     obstacle_of,
     own_port,
     place_of,
+    present_port,
     row_names,
     wants_address,
 )
@@ -186,7 +187,8 @@ class NetworkInspector:
         """Of each port of a VM that is meant to be in OVN, its plan or why there is none."""
         record, place = self._informers.vms.get(vm), place_of(self._informers.vms.get(vm))
         found: dict[str, OwnPort | Reason] = {}
-        for port in self._ports_of(vm):
+        for each in self._ports_of(vm):
+            port = present_port(each, record)
             network = self._informers.networks.get(port.spec.network)
             overlaps = self._switches.overlap_of(port.spec.network)
             problem = obstacle_of(self._informers.facts_of(port, record, place, overlaps))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from outlive.base.clock import Clock
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
-from outlive.network.views import VmPlace, place_of
+from outlive.network.views import VmPlace, is_down, place_of
 from outlive.resources import Cluster, Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 
 NETWORK_PREFIX: Final = "network/"
@@ -38,24 +38,25 @@ class NetworkKeys:
         return (VM_PREFIX + name,)
 
     def find_vms(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose place, ports or definition changed outside of a migration."""
-        if place_of(old).move or place_of(new).move:
-            return ()
-        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
-            return ()
-        name = changed_name(old, new)
-        if not self._informers.ports.by_index(BY_VM, name):
-            return ()
-        self.seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
+        """A VM whose place, ports or definition changed outside of a migration, and those with an interface of it."""
+        has_its_ports = old is not None and new is not None and old.spec.ports == new.spec.ports
+        found = set() if has_its_ports else self._informers.rivals_of(old, new)
+        has_its_place = place_of(old) == place_of(new) and is_down(old) == is_down(new)
+        if not (place_of(old).move or place_of(new).move or (has_its_ports and has_its_place)):
+            found.add(changed_name(old, new))
+        concerned = sorted(name for name in found if self._informers.ports.by_index(BY_VM, name))
+        for name in concerned:
+            self.seen_s.setdefault(name, self._clock.monotonic())
+        return [VM_PREFIX + name for name in concerned]
 
     def find_vms_of_port(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        """The VM of a port that came, went or changed."""
+        """The VM of a port that came, went or changed, and those at its addresses."""
         if new is None:
             self._events.forget_ports([changed_name(old, new)])
         elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
             return ()
-        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
+        vms = {port.spec.vm for port in (old, new) if port is not None}
+        return [VM_PREFIX + vm for vm in sorted(vms | self._informers.vms_at(old, new))]
 
     def find_of_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
         """The network, and VMs on it where it changed."""
@@ -69,7 +70,11 @@ class NetworkKeys:
     def find_of_host(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         """A host that came, went, was labelled or is another chassis now: routed networks give it a subnet, and the
         ports of VMs that are there follow."""
-        facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
+        facts = [
+            (one.metadata.labels, one.spec.chassis, one.status.chassis, one.spec.management)
+            for one in (old, new)
+            if one is not None
+        ]
         if len(facts) == 2 and facts[0] == facts[1]:
             return ()
         name, networks = changed_name(old, new), self._informers.networks.items()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 PREFIX: Final = "k8s.ovn.org"
+"""Of keys of rows and of Kubernetes' objects. Rows in a database may have another one (setting ``keyPrefix``), which
+the driver replaces."""
 ZONE_KEY: Final = f"{PREFIX}/zone"
 LOCAL: Final = "local"
 REMOTE: Final = "remote"

@@ -25,10 +25,12 @@ from outlive.network.addresses import (
     ReserveInput,
     SourceAddressMissing,
     SubnetIndex,
+    find_zone,
 )
-from outlive.network.addressing import derive_mac, parse_any
+from outlive.network.addressing import parse_any
 from outlive.network.annotation import AnnotationNotSet, decode_entry, parse_annotation, write_entry
-from outlive.network.copies import Copy, PortAddresses, find_siblings, name_mac_owner
+from outlive.network.copies import Copy, PortAddresses, age_key, find_siblings, name_mac_owner
+from outlive.network.gateway import MacInput, describe_mac
 from outlive.network.names import DEFAULT_NETWORK, POD_NETWORKS
 from outlive.network.pod_cache import PodCache
 from outlive.network.pool import free_address, gateway_of
@@ -83,7 +85,10 @@ class PodAddresses:
 
     def reserve(self, copy: Copy) -> None:
         """The copy's addresses of this zone are its VM's; somebody else's stay somebody else's."""
-        self._take(name_mac_owner(copy), [one for one in _addresses(copy) if self._tracked.find([parse_any(one)])])
+        self._take(name_mac_owner(copy), [one for one in _addresses(copy) if self._is_of_zone(one)])
+
+    def _is_of_zone(self, address: str) -> bool:
+        return find_zone([parse_any(address)], self._tracked).zone_contains
 
     def _take(self, owner: str, addresses: Iterable[str]) -> None:
         for one in addresses:
@@ -110,9 +115,11 @@ class PodAddresses:
             for other in self._cache.pods_with(DEFAULT_NETWORK, address)
             if name_mac_owner(other) != own
         ]
-        eldest = min(rivals, key=_age, default=None)
+        eldest = min(rivals, key=age_key, default=None)
         mine = [one for one in self._cache.copies_of(copy.vm) if not one.completed] if copy.vm is not None else []
-        return eldest if eldest is not None and _age(eldest) < min(map(_age, mine), default=_age(copy)) else None
+        return (
+            eldest if eldest is not None and age_key(eldest) < min(map(age_key, mine), default=age_key(copy)) else None
+        )
 
     async def ensure(self, copy: Copy, copies: Sequence[Copy]) -> Copy:
         """The copy with its addresses, which are in its annotation. Without: they are somebody else's to write.
@@ -177,7 +184,7 @@ class PodAddresses:
             self._take(name_mac_owner(copy), (one.partition("/")[0] for one in addresses))
         gateways = tuple(gateway for cidr in subnets if (gateway := gateway_of(cidr)))
         return PortAddresses(
-            mac=derive_mac(parse_any(addresses[0])),
+            mac=describe_mac(MacInput(address=str(parse_any(addresses[0])))).mac,
             addresses=addresses,
             gateways=gateways[: len(addresses)],
             role="primary",
@@ -273,7 +280,3 @@ def with_entry(copy: Copy, entry: PortAddresses) -> Copy:
 def _addresses(copy: Copy) -> list[str]:
     entry = copy.networks.get(DEFAULT_NETWORK)
     return [str(parse_any(one)) for one in entry.addresses] if entry is not None else []
-
-
-def _age(copy: Copy) -> tuple[float, str]:
-    return (copy.created.timestamp() if copy.created is not None else 0.0, copy.id)

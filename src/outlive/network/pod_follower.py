@@ -20,7 +20,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import LimitExceeded, OutliveError
 from outlive.base.logging import get_logger
-from outlive.network.copies import Copy, VmKey
+from outlive.network.copies import Copy, CopyQuestion, VmKey, describe_lifecycle
 from outlive.network.names import DEFAULT_NETWORK
 from outlive.network.operations import Op, Rows
 from outlive.network.pod_addresses import PodAddresses, with_entry
@@ -35,6 +35,7 @@ from outlive.network.pod_settled import DerivedView, RowsByVm, is_settled
 from outlive.network.pod_switched import PodSwitched
 from outlive.network.ports import NeighbourTable, NorthboundDb, OvnFeatures
 from outlive.network.settings import NetworkSettings
+from outlive.network.status import has_status_changed
 from outlive.resources import VirtualNetwork
 from outlive.resources.foreign import KubernetesNode, KubernetesPod
 from outlive.runtime.cluster_verbs import ClusterEvents, ClusterVerbs
@@ -137,7 +138,7 @@ class PodFollower:
     # Which keys a change asks for
 
     def _moving_keys(self, old: KubernetesPod | None, new: KubernetesPod | None) -> Iterable[str]:
-        """A VM with two copies that live, or whose target is ready or ended."""
+        """A VM with two copies of which one lives, and one whose target has become ready."""
         return self._vm_keys(old, new, moving=True)
 
     def _pod_keys(self, old: KubernetesPod | None, new: KubernetesPod | None) -> Iterable[str]:
@@ -148,11 +149,12 @@ class PodFollower:
         if len(facts) == 2 and facts[0] == facts[1]:
             return []
         vms = dict.fromkeys(one.copy.vm for one in facts if one.copy.vm is not None)
+        took_over = len(facts) == 2 and has_status_changed(facts[0].copy, facts[1].copy)
         if new is not None and not moving and facts[-1].problems:
             self.reports.tell_unreadable(facts[-1])
         keys = []
         for vm in vms:
-            if self._is_moving(vm) is moving:
+            if (took_over or self._is_moving(vm)) is moving:
                 self._seen_s.setdefault(vm, self._clock.monotonic())
                 keys.append(f"{VM_PREFIX}{vm}")
         return keys
@@ -298,11 +300,12 @@ class PodFollower:
         plan, changed = await self._commit(given, queue, problems)
         problems |= plan.problems
         await self._switched.act(given, changed=changed, problems=problems)
-        if all(one.completed for one in copies):
+        life = describe_lifecycle(CopyQuestion(asked=copies[-1].id, copies=tuple(copies))) if copies else None
+        if life is not None and life.all_completed:
             for address in await self.addresses.release(copies):
                 _log.info("network.released", vm=str(vm), address=address)
         if not problems:
-            await self.addresses.keep_only(str(vm), copies)
+            await self.addresses.keep_only(life.mac_owner if life is not None else str(vm), copies)
         if changed and not self._nb.features().arp_proxy_full:
             self._runs[1].add(HOSTS_KEY)  # its proxy answers for single addresses
         self.reports.tell(vm, copies, problems)

@@ -16,7 +16,7 @@ from outlive.base.errors import Refused
 from outlive.base.logging import get_logger
 from outlive.network.addresses import SYNC_ADDRESSES, SyncAddressesInput
 from outlive.network.cleanup import BRAKE_LEAST, BRAKE_SHARE
-from outlive.network.copies import Copy, VmKey, age_key, group_by_vm
+from outlive.network.copies import Copy, VmKey, age_key, find_migratable, group_by_vm
 from outlive.network.garbage import is_orphan
 from outlive.network.names import (
     DEFAULT_CONTROLLER,
@@ -109,7 +109,7 @@ class PodGarbage:
 
 def check_found(vms: Mapping[str, bool], copies: Sequence[Copy]) -> None:
     """``Refused`` unless every VM that lives with addresses was found: else its rows would count as garbage."""
-    living = {str(one.vm) for one in copies if one.migratable and not one.completed and DEFAULT_NETWORK in one.networks}
+    living = {str(one.vm) for one in find_migratable(copies) if not one.completed and DEFAULT_NETWORK in one.networks}
     if living != vms.keys():
         missing = sorted(living ^ vms.keys())
         raise Refused(

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.network.copies import Copy
+from outlive.network.copies import Copy, is_allowed
 from outlive.network.dhcp import PRIMARY, SECONDARY
 from outlive.network.names import DEFAULT_NETWORK
 from outlive.resources import VirtualNetwork
@@ -73,7 +73,9 @@ def networks_of(copies: Sequence[Copy], attachments: Mapping[str, VirtualNetwork
     found = []
     for nad, role in sorted(roles.items()):
         network = attachments.get(nad)
-        if nad != DEFAULT_NETWORK and network is not None and network.spec.type in ("layer2", "localnet"):
+        if nad == DEFAULT_NETWORK or network is None:
+            continue
+        if any(is_allowed(copy, network.spec.type) for copy in copies):
             found.append(pod_network(nad, network, role))
     return found
 

@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.network.annotation import decode_entry, parse_annotation
-from outlive.network.copies import Copy, Moment, PortAddresses, VmKey, VmNameMissing
+from outlive.network.copies import Copy, PortAddresses, TimeText, VmKey, VmNameMissing, parse_time
 from outlive.network.names import POD_NETWORKS
 from outlive.runtime.decisions import Decision
 
@@ -35,7 +35,11 @@ class PodMetadataView(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     uid: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    creation_timestamp: Moment | None = None
+    creation_timestamp: TimeText | None = None
+
+    def __post_init__(self) -> None:
+        """``ValueError`` for a time that cannot be read."""
+        parse_time(self.creation_timestamp)
 
 
 class PodPlacementView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

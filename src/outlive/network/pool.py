@@ -1,13 +1,17 @@
-"""Addresses of networks: which are free, and which subnet each host of a routed network has. Pure."""
+"""Addresses of networks: which are free, and which subnet each host of a routed network has; and what is wrong with a
+network or a port as its user wrote it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from collections.abc import Container, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.resources.networks import Subnet, VirtualNetworkSpec
+from outlive.base.errors import BadInput, Invalid, LimitExceeded
+from outlive.network.addressing import is_group, parse_address, parse_any, parse_host, parse_mac
+from outlive.resources import VirtualNetwork
+from outlive.resources.meta import creation_order
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 
 HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
@@ -66,21 +70,48 @@ def check_network(spec: VirtualNetworkSpec) -> None:
     if spec.type == "localnet" and not spec.physical_network:
         remedy = "name it as in ovn-bridge-mappings of the hosts"
         raise BadInput("a localnet network needs a physical network", place="spec.physicalNetwork", remedy=remedy)
+    for server in spec.dhcp.dns_servers:
+        try:
+            parse_address(server)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.dhcp.dnsServers", remedy=error.remedy) from None
 
 
-def overlapping(networks: Mapping[str, VirtualNetworkSpec]) -> dict[str, str]:
-    """Routed network → one before it here whose subnets overlap its own: they share one router."""
+def check_port(spec: VirtualMachinePortSpec) -> None:
+    """``BadInput`` where a port cannot be as its user wrote it, whatever its network is."""
+    try:
+        mac = parse_mac(spec.mac)
+    except Invalid as error:
+        raise BadInput(error.message, place="spec.mac", remedy=error.remedy) from None
+    if is_group(mac):
+        remedy = "write one whose first byte is even, such as 0a:58:0a:2c:07:17"
+        raise BadInput(f"{mac} is the MAC of a group, not of an interface", place="spec.mac", remedy=remedy)
+    for text in spec.addresses:
+        try:
+            parse_any(text)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.addresses", remedy=error.remedy) from None
+
+
+def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
+    """Routed network → an older one whose subnets overlap its own: they share one router, and the older one keeps it.
+
+    A network that is malformed has no subnets here; that is told of the network itself (``check_network``).
+    """
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
-    for name in networks:
-        if networks[name].type != "routed":
+    for network in sorted(networks, key=creation_order):
+        if network.spec.type != "routed":
             continue
-        for subnet in networks[name].subnets:
-            own = ip_network(subnet.cidr)
+        try:
+            check_network(network.spec)
+        except BadInput:
+            continue
+        for own in map(read_subnet, network.spec.subnets):
             for other, owner in taken:
-                if owner != name and overlaps(own, other):
-                    found.setdefault(name, owner)
-            taken.append((own, name))
+                if owner != network.name and overlaps(own, other):
+                    found.setdefault(network.name, owner)
+            taken.append((own, network.name))
     return found
 
 
@@ -110,7 +141,32 @@ def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
     return str(network.network_address + 1) if network.num_addresses > 2 else ""
 
 
-def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
+def address_problem(text: str, network: VirtualNetwork) -> str:
+    """Why no port of the network can have this address; empty: one may. ``Invalid`` where it is none.
+
+    On a network whose addresses are not managed, one may lie in no subnet. The network is well-formed.
+    """
+    address, spec = parse_any(text), network.spec
+    parts = [ip_network(one) for parts in network.status.host_subnets.values() for one in parts]
+    for subnet in spec.subnets:
+        whole = read_subnet(subnet)
+        if whole.version != address.version or address not in whole:
+            continue
+        if any(address in ip_network(one) for one in subnet.excluded):
+            return f"{address} is excluded on network {network.name}"
+        own = next((one for one in parts if spec.type == "routed" and address in one), whole)
+        gateways = (gateway_of(str(own)),) if spec.type == "routed" else (subnet.gateway,)
+        if str(address) in [str(parse_address(one)) for one in gateways if one]:
+            return f"{address} is the gateway of {own} on network {network.name}"
+        if own.version == 4 and own.num_addresses > 2 and address in (own.network_address, own.broadcast_address):
+            return f"{address} is no address of an interface in {own}, but that of the subnet or of all in it"
+        return ""
+    if spec.subnets and spec.addressing == "managed":
+        return f"{address} lies in no subnet of network {network.name}"
+    return ""
+
+
+def free_address(cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
     """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
 
     ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's.
@@ -134,10 +190,10 @@ def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = ()
 
 
 def with_mask(address: str, cidrs: Iterable[str]) -> str:
-    """The address with the mask of the subnet that it lies in; with its own where it lies in none."""
-    interface = ip_interface(address)
+    """The address with the mask of the subnet that it lies in; with its own where it lies in none. ``Invalid``."""
+    found = parse_any(address)
     for cidr in cidrs:
         network = ip_network(cidr)
-        if network.version == interface.version and interface.ip in network:
-            return f"{interface.ip}/{network.prefixlen}"
-    return str(interface)
+        if network.version == found.version and found in network:
+            return f"{found}/{network.prefixlen}"
+    return str(parse_host(address)) if "/" in address else f"{found}/{found.max_prefixlen}"

@@ -43,23 +43,29 @@ def preparation_problem(
 def settled_status(
     own: OwnPort,
     place: VmPlace,
+    notice: Reason | None,
     *,
     bound: bool,
     move: PortMove | None,
     announcements: tuple[Announcement, ...] | None,
     at: datetime,
 ) -> PortChange:
-    """From the status of a port that OVN has to what it is now. ``announcements``: ``None`` leaves those of before."""
+    """From the status of a port that OVN has to what it is now.
+
+    ``notice``: what is wrong with its network or addresses all the same. ``announcements``: ``None`` leaves those of
+    before.
+    """
     interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
     unbound = None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host])
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
         conditions = now.conditions
-        for kind, problem in (("Programmed", None), ("Bound", unbound), ("AddressesReserved", None)):
+        for kind, problem in (("Programmed", None), ("Bound", unbound), ("AddressesReserved", notice)):
             conditions = with_condition(conditions, condition_of(kind, problem, at))
         switched = now.active_on not in ("", place.host)
         return _replace(
             now,
+            network=own.network.name,
             interfaces=interfaces,
             active_on=place.host,
             switched_at=at if switched else now.switched_at,

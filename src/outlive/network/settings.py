@@ -7,8 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from outlive.network.names import PREFIX
 from outlive.network.pod_settings import PodNetworkSettings
 from outlive.runtime.units import Duration
+
+KeyPrefix = Annotated[str, Meta(pattern=r"^(?!outlive\.dev$)[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""A DNS name; ``outlive.dev`` has keys of another kind."""
 
 
 class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -25,6 +29,9 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """Certificate (PEM) for ``ssl:`` connections."""
     ca_file: str = ""
     """Authorities (PEM) that the databases' certificates are checked with."""
+    key_prefix: KeyPrefix = PREFIX
+    """Of the keys in ``external_ids`` by which rows are known again; the same on coordinators. Rows that another prefix
+    was used for are nobody's: change it only where Outlive has no rows."""
     zone_mode: Literal["global", "interconnect"] = "global"
     """``global``: one pair of databases for all hosts; ``interconnect``: one for each host, and a controller beside
     each (``localHypervisors``)."""

@@ -1,21 +1,27 @@
 """How long the stages of switch-overs take: measured in the background, so that no move waits for it.
 
 Stages of one switch-over: ``prepare`` (from the move to a target that can take over), ``decide`` (from the event to the
-transaction), ``commit``, ``northd`` (to the southbound rows) and ``flows`` (to the flows of the target's chassis).
+transaction), ``commit``, ``northd`` (to the southbound rows) and ``flows`` (to the flows of the target's chassis). Of a
+shared port also ``activation``: from the event until the guest's own announcement had the target's chassis take over,
+which is 0 where that was before.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from outlive.base.errors import Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.network.informers import StatusWriter
+from outlive.network.events import NetworkEvents
+from outlive.network.gap import GAP, GapInput, GuestProbe
+from outlive.network.informers import PortChange, StatusWriter
 from outlive.network.ports import NorthboundDb, Receipt
 from outlive.resources import VirtualMachinePortStatus
+from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.tasks import OrderedTaskGroup
 
@@ -34,10 +40,10 @@ class SwitchOver(NamedTuple):
 
     vm: str
     move: str
-    """Id of the migration; empty: there was none."""
+    """Id of the migration; empty: there was none, so that no guest was silent for it."""
     ports: tuple[str, ...]
-    twins: frozenset[str]
-    """Of these, ports for which the transaction switches over, and not the guest's own announcement."""
+    activated_s: Mapping[str, float]
+    """Of these, ports that the guest's own announcement switched over → when, in seconds after the event, or before."""
     chassis: str
     receipt: Receipt
     decide_s: float
@@ -47,9 +53,19 @@ class SwitchOver(NamedTuple):
 class StageTimes:
     """See the module. ``run`` until cancelled."""
 
-    def __init__(self, northbound: NorthboundDb, writer: StatusWriter, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        northbound: NorthboundDb,
+        writer: StatusWriter,
+        metrics: Metrics,
+        *,
+        events: NetworkEvents,
+        decisions: DecisionLog,
+    ) -> None:
         self._nb = northbound
         self._writer = writer
+        self._events = events
+        self._decisions = decisions
         self._waiting: asyncio.Queue[SwitchOver] = asyncio.Queue(WAITING_LIMIT)
         self._stage_s = metrics.histogram(
             "network_stage_seconds", "Stages of switch-overs, from the event to the flows of the target", ("stage",)
@@ -94,15 +110,34 @@ class StageTimes:
             times_ms["flows"] = applied.chassis_ms
         for stage, took_ms in times_ms.items():
             self._stage_s.labels(stage).observe(took_ms / 1000)
-        gap_ms = round(sum(times_ms.values()), 3)
-        rounded = {stage: round(took_ms, 3) for stage, took_ms in times_ms.items()}
-        for port in one.ports:
-            gap = gap_ms if port in one.twins else None
+        for port in one.ports if one.move else ():
+            stages_ms = times_ms
+            if port in one.activated_s:
+                stages_ms = {**times_ms, "activation": 1000 * max(0.0, one.activated_s[port])}
+                self._stage_s.labels("activation").observe(stages_ms["activation"] / 1000)
+            gap_ms = self._decisions.use(GAP, probes_of(stages_ms), subject=port).gap_ms
+            await self._writer.write_port(port, _measured(one.move, stages_ms, gap_ms))
+            if gap_ms is not None:
+                self._events.report_gap(port, gap_ms)
 
-            def change(now: VirtualMachinePortStatus, gap: float | None = gap) -> VirtualMachinePortStatus:
-                move = now.migration
-                if move is not None and one.move and move.id == one.move:
-                    move = _replace(move, times_ms={**move.times_ms, **rounded})
-                return _replace(now, migration=move, gap_ms=gap if gap is not None else now.gap_ms)
 
-            await self._writer.write_port(port, change)
+def probes_of(stages_ms: Mapping[str, float]) -> GapInput:
+    """What was heard of a guest while it was switched over: at the event the last of the source, then the target.
+
+    The target is heard once its chassis has the flows; of a shared port also once the guest has announced itself there.
+    """
+    silent_ms = sum(took_ms for stage, took_ms in stages_ms.items() if stage != "activation")
+    back_s = min(silent_ms, stages_ms.get("activation", silent_ms)) / 1000
+    return GapInput(probes=(GuestProbe(at=0.0, answered=True), GuestProbe(at=back_s, answered=True)))
+
+
+def _measured(id: str, stages_ms: Mapping[str, float], gap_ms: int | None) -> PortChange:
+    rounded = {stage: round(took_ms, 3) for stage, took_ms in stages_ms.items()}
+
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        move = now.migration
+        if move is not None and move.id == id:
+            move = _replace(move, times_ms={**move.times_ms, **rounded})
+        return _replace(now, migration=move, gap_ms=gap_ms)
+
+    return change

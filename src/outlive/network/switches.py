@@ -18,7 +18,7 @@ from outlive.network.pause import PauseReader
 from outlive.network.pool import overlapping, subnets_of_host
 from outlive.network.ports import NorthboundDb, OvnFeatures
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
-from outlive.network.views import age_of, cidrs_for, foreign_reason, is_programmed, network_problem, place_of
+from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
 from outlive.resources import VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons import NetworkReason, Reason, reason
@@ -58,10 +58,10 @@ class NetworkSwitches:
 
     def overlap_of(self, name: str) -> str:
         """An older routed network whose subnets overlap; empty: none."""
-        networks = sorted(self._informers.networks.items(), key=age_of)
+        networks = self._informers.networks.items()
         versions = tuple((one.name, one.metadata.resource_version) for one in networks)
         if versions != self._overlaps[0]:
-            self._overlaps = versions, overlapping({one.name: one.spec for one in networks})
+            self._overlaps = versions, overlapping(networks)
         return self._overlaps[1].get(name, "")
 
     async def reconcile(self, name: str) -> Requeue | None:

@@ -7,6 +7,7 @@ from its migration.
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
@@ -23,6 +24,9 @@ PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
+_MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
+MacText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"})]
+"""A MAC address as users write it. Decoding takes any text: a port that the store has already stays readable."""
 
 
 class Subnet(Part, frozen=True, kw_only=True):
@@ -120,7 +124,7 @@ class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
     """Name of the VM."""
     network: str
     """Name of the ``VirtualNetwork`` that it is on."""
-    mac: str
+    mac: MacText
     """MAC address of the interface, as the VM's definition has it."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses, where users or an import give them; empty: the controller chooses of the network's subnets."""
@@ -145,7 +149,8 @@ class PortMove(Part, frozen=True, kw_only=True):
     message: str = ""
     """Why it is not prepared, in words for people."""
     times_ms: dict[str, float] = {}
-    """Stage of the switch-over → how long it took: ``decide``, ``commit``, ``northd``, ``flows``."""
+    """Stage of the switch-over → how long it took: ``prepare``, ``decide``, ``commit``, ``northd``, ``flows``; of a
+    shared port ``activation``, until the guest's own announcement switched over."""
 
 
 class Announcement(Part, frozen=True, kw_only=True):
@@ -164,6 +169,9 @@ class Announcement(Part, frozen=True, kw_only=True):
 class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a port."""
 
+    network: str = ""
+    """The network that it is on, and that its addresses are of; where its spec names another one, until its VM is
+    stopped. Empty: as its spec says."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses with the length of their subnet."""
     gateways: Annotated[tuple[str, ...], at_most(8)] = ()
@@ -177,12 +185,12 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     announcements: Annotated[tuple[Announcement, ...], at_most(64)] = ()
     """What hosts are to send for the last switch-over."""
     gap_ms: float | None = None
-    """Silence of the last switch-over, as far as the network caused it; absent: there was none."""
+    """Silence of the last live migration, as far as the network caused it; absent: none was measured."""
     switched_at: datetime | None = None
     """When the last switch-over was committed."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
     """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
-    whether its addresses are its own."""
+    whether its network and addresses are as its spec says, and such as a port may have."""
 
 
 class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
@@ -228,11 +236,21 @@ def vm_and_index(name: str) -> tuple[str, int]:
     return (vm, number) if str(number) == index else (name, -1)
 
 
+def present_network(port: VirtualMachinePort) -> str:
+    """The network that a port is on."""
+    return port.status.network or port.spec.network
+
+
 def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
     """How the two hosts of a migration share the port."""
     if network.spec.type == "routed":
         return "twin"
     return port.spec.port_mode or "shared"
+
+
+def is_interface_id(defined: str) -> bool:
+    """True if a port of a VM has an id in Open vSwitch; one that has none is known by its MAC."""
+    return _MAC.fullmatch(defined) is None
 
 
 def interface_id(defined: str, mode: PortMode, host: str) -> str:

@@ -386,7 +386,7 @@ def reference_page(
 ) -> str:
     """All sections as markdown, a table each: key, variable, type, default, meaning. ``hosts``: those of a host."""
     page = "\n".join([_INTRODUCTION, *_tables(sections)])
-    only = {name: struct for name, struct in (hosts or {}).items() if name not in sections}
+    only = {name: struct for name, struct in (hosts or {}).items() if sections.get(name) is not struct}
     return "\n".join([page, _HOSTS, *_tables(only)]) if only else page
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.drivers.ovn.connection import JsonConnection
-from outlive.drivers.ovn.values import ColumnType, apply_change, column_type, decode, encode, is_empty
+from outlive.drivers.ovn.values import ColumnType, apply_change, column_type, decode, encode, encode_keys, is_empty
 
 MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
 TEXTS = st.sets(st.text(max_size=3), max_size=4)
@@ -77,6 +77,21 @@ def test_of_a_map_what_became_different_is_told(old: dict[str, str], new: dict[s
     gone = {key: value for key, value in old.items() if key not in new}
     come = {key: value for key, value in new.items() if old.get(key) != value}
     assert apply_change(kind, old, encode(kind, {**gone, **come})) == new
+
+
+def test_keys_have_the_prefix_of_the_database_there_and_ours_in_rows() -> None:
+    kind = ColumnType("map", "string", prefix="net.example")
+    row = {"k8s.ovn.org/vm": "cart", "net.example/vm": "of somebody else", "pod": "true", "outlive.dev/host": "hv-a"}
+    wire = encode(kind, row)
+    assert dict(wire[1]) == {
+        "net.example/vm": "cart",
+        "k8s.ovn.org/vm": "of somebody else",
+        "pod": "true",
+        "outlive.dev/host": "hv-a",
+    }
+    assert decode(kind, wire) == row
+    assert encode_keys(kind, ["k8s.ovn.org/vm", "pod"]) == ["set", ["net.example/vm", "pod"]]
+    assert encode_keys(ColumnType("map", "string"), ["k8s.ovn.org/vm"]) == ["set", ["k8s.ovn.org/vm"]]
 
 
 class _Pieces:

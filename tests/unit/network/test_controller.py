@@ -64,7 +64,7 @@ def test_two_vms_with_one_interface_id_do_not_take_each_others_port() -> None:
         await controlled.create(vm("db", "kvm-2"), port("db.0", mac=OTHER))
         await controlled.settle()
         assert controlled.rows() == {interface(): before}
-        assert await controlled.problem_of(VirtualMachinePort, "db.0") == "foreign-row"
+        assert await controlled.problem_of(VirtualMachinePort, "db.0") == "interface-twice"
         assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
 
     control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())

@@ -95,8 +95,36 @@ def test_an_annotation_that_is_no_json_gives_no_networks() -> None:
         assert decide("copy", {"pod": pod(annotations={"k8s.ovn.org/pod-networks": text})})["networks"] == {}
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
-    assert decide("allowed", {"copy": copy("a", created="2030-01-01T00:00:00")}) == error("invalid")
+@pytest.mark.parametrize("text", ["2030-01-01T00:00:00", "2030-02-30T00:00:00Z", "soon", ""])
+def test_a_time_without_a_zone_or_that_is_none_is_refused(text: str) -> None:
+    assert decide("allowed", {"copy": copy("a", created=text)}) == error("invalid")
+    dated = pod()
+    dated["metadata"]["creationTimestamp"] = text
+    assert decide("copy", {"pod": dated}) == error("invalid")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2030-01-01T00:00:00Z", "2030-01-01T00:00:00.000000Z", "2030-01-01T00:00:00.5+00:00", "2030-01-01T02:00:00+02:00"],
+)
+def test_a_time_stays_as_it_was_written(text: str) -> None:
+    dated = pod()
+    dated["metadata"]["creationTimestamp"] = text
+    assert decide("copy", {"pod": dated})["created"] == text
+
+
+def test_times_are_compared_as_times_and_not_as_texts() -> None:
+    later, earlier = copy("a", created="2030-01-01T01:00:00+01:00"), copy("b", created="2029-12-31T23:59:59.5Z")
+    assert lifecycle("b", later, earlier)["copies"] == ["b", "a"]
+    assert lifecycle("b", later, earlier)["stale"] is True
+
+
+def test_copies_that_are_null_are_none() -> None:
+    for question in ({}, {"copies": None}):
+        assert decide("migratable", question) == {"copies": []}
+    for name in ("lifecycle", "status", "copy_addresses", "release"):
+        assert decide(name, {"asked": "a", "copies": None}) == error("bad-input")
+        assert decide(name, {"copies": None}) == error("invalid")
 
 
 @pytest.mark.parametrize(

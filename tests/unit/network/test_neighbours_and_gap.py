@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.network.builders import decide, error
 
+from outlive.network.gap import measure_gap
+from outlive.network.stage_times import probes_of
+
 READY = "TargetDomainReady"
 
 
@@ -78,3 +81,19 @@ def test_silence_is_never_longer_than_the_gap_around_it(answers: list[bool]) -> 
     if answers[-1]:
         missed = max(len(run) for run in "".join(".x"[one] for one in answers).split("x"))
         assert (found["gapMs"], found["silentMs"]) == ((missed + 1) * 20, missed * 20)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["decide", "commit", "northd", "flows"]), st.floats(0, 1000), min_size=1),
+    st.none() | st.floats(0, 5000),
+)
+def test_the_gap_of_a_switch_over_ends_with_its_stages_or_with_the_guests_own_announcement(
+    stages_ms: dict[str, float], activation_ms: float | None
+) -> None:
+    all_ms = sum(stages_ms.values())
+    told = stages_ms if activation_ms is None else {**stages_ms, "activation": activation_ms}
+    expected = all_ms if activation_ms is None else min(all_ms, activation_ms)
+    found = measure_gap(probes_of(told))
+    assert found.gap_ms is not None
+    assert abs(found.gap_ms - expected) <= 1
+    assert (found.silent_ms, found.down) == (0, False)

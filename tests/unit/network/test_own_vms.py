@@ -294,3 +294,9 @@ def test_after_any_life_no_row_is_left_and_no_switch_ever_has_two_ports_with_the
         assert all(count == 1 for count in reached.values())
         assert len({row["ip_prefix"] for row in rows.get(ROUTES, [])}) == len(rows.get(ROUTES, []))
     assert not any(plan(rows, host=None).rows.values())
+
+
+def test_a_port_of_another_vm_is_never_taken_over() -> None:
+    rows = plan({}, port(), vm="other").rows
+    result = plan(rows, port())
+    assert (result.ops, list(result.foreign), result.rows) == ((), [ID], rows)

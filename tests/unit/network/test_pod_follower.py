@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -95,6 +96,26 @@ def test_a_vm_moves_and_comes_back() -> None:
         assert world.entry("other-1")["ip_addresses"][0] == "10.44.7.3/24", "the address is free again"
 
     play(story)
+
+
+def test_a_target_that_becomes_ready_is_followed_before_others_though_its_source_is_gone() -> None:
+    async def story(world: PodWorld, zone: Zone) -> None:
+        await migrating(world, ready=False)
+        world.complete("cart-1")
+        world.remove("cart-1")
+        await world.settle()
+        before = decisions_about_moves(zone)
+        world.ready("cart-2")
+        await world.settle()
+        assert decisions_about_moves(zone) == before + 1
+        assert routes(zone) == {"10.44.7.3": "rtos-hv-b", "fd44:0:0:7::3": "rtos-hv-b"}
+
+    play(story)
+
+
+def decisions_about_moves(zone: Zone) -> float:
+    (found,) = re.findall(rb'network_decide_seconds_count\{queue="moves"\} (\S+)', zone.metrics.render())
+    return float(found)
 
 
 def ports(zone: Zone) -> dict[str, str]:

@@ -3,129 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
+from tests.support.network_clouds import INTERFACE, MAC, Cloud, in_cloud
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound
-from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.ports import Inline
 from outlive.network.operations import PORTS, delete, upsert
 from outlive.network.ports import Scope
 from outlive.resources import (
     Assigned,
-    Event,
-    Fault,
     Hypervisor,
-    HypervisorSpec,
     Migration,
-    ObjectMeta,
-    Resource,
-    VirtualMachine,
-    VirtualMachinePort,
-    VirtualMachineSpec,
-    VirtualMachineStatus,
-    VirtualNetwork,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import NetworkDatabases, Ports, UpRole
-from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
-
-MAC = "02:00:00:00:00:01"
-INTERFACE = "00000000-0000-4000-8000-000000000001"
-NETWORKS = {
-    "green": VirtualNetworkSpec(type="layer2", subnets=(Subnet(cidr="10.1.0.0/24"),)),
-    "red": VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/16"),)),
-    "rack": VirtualNetworkSpec(type="bridged", host_labels={"rack": "a"}),
-}
-
-
-def objects(network: str) -> list[Resource]:
-    hosts = [
-        Hypervisor(metadata=ObjectMeta(name=name, labels={"rack": rack}), spec=HypervisorSpec(management="node"))
-        for name, rack in (("ch-1", "a"), ("ch-2", "b"))
-    ]
-    vm = VirtualMachine(
-        metadata=ObjectMeta(name="web"),
-        spec=VirtualMachineSpec(ports=(INTERFACE,)),
-        status=VirtualMachineStatus(assigned=Assigned(hypervisor="ch-1")),
-    )
-    port = VirtualMachinePort(
-        metadata=ObjectMeta(name="web.0"), spec=VirtualMachinePortSpec(vm="web", network=network, mac=MAC)
-    )
-    return [
-        *hosts,
-        *(VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec) for name, spec in NETWORKS.items()),
-        vm,
-        port,
-    ]
-
-
-@dataclass
-class Cloud:
-    """One server on a simulated OVN with two chassis."""
-
-    store: MemoryStore
-    ovn: SimulatedOvn
-    role: UpRole
-    databases: NetworkDatabases
-
-    async def port(self) -> VirtualMachinePort:
-        return await self.store.get(VirtualMachinePort, "web.0")
-
-    async def vm(self) -> VirtualMachine:
-        return await self.store.get(VirtualMachine, "web")
-
-    async def set_vm(self, **status: Any) -> None:
-        now = await self.vm()
-        await self.store.replace_status(
-            msgspec.structs.replace(now, status=msgspec.structs.replace(now.status, **status))
-        )
-
-    async def plug(self, host: str) -> None:
-        self.ovn.plug((await self.port()).status.interfaces[host], host)
-
-    async def check(self, name: str = "") -> list[tuple[str, str]]:
-        found = await self.role.check_network({"name": name})
-        return [(one["code"], one["about"]) for one in found["findings"]]
-
-    async def faults(self) -> set[str]:
-        return {one.name async for one in list_all(self.store, Fault) if not one.ended}
-
-    async def events(self) -> set[str]:
-        return {one.reason async for one in list_all(self.store, Event)}
-
-
-def in_cloud(network: str, story: Callable[[Cloud], Awaitable[None]], *, on_ovn: bool = True) -> None:
-    async def scene() -> None:
-        clock, random = LoopClock(), Random(1)
-        ids = SeededIds(random)
-        store, ovn = MemoryStore(clock, ids), SimulatedOvn("ch-1", "ch-2")
-        store.load(objects(network))
-        databases = NetworkDatabases(
-            SimulatedNorthbound(ovn, clock, random.fork("nb")), SimulatedSouthbound(ovn, clock, random.fork("sb"))
-        )
-        ports = Ports(computer=Inline(), network=databases if on_ovn else None)
-        role = UpRole(store, RoleSettings(), ports, identity="a", clock=clock, random=random, ids=ids)
-        await role.prepare()
-        task = asyncio.create_task(role.run())
-        await asyncio.sleep(5)
-        try:
-            await story(Cloud(store, ovn, role, databases))
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run(scene())
+from outlive.simulation.network import SimulatedNorthbound
 
 
 @pytest.mark.parametrize("network", ["green", "red"])
@@ -145,10 +38,42 @@ def test_the_stages_of_a_switch_over_are_measured_after_it(network: str) -> None
         assert status.active_on == "ch-2"
         assert status.migration is not None
         assert {"prepare", "decide", "commit"} <= status.migration.times_ms.keys()
-        assert (status.gap_ms is not None) == (network == "red"), "of a shared port the guest itself switches over"
+        assert status.gap_ms is not None
+        assert "activation" not in status.migration.times_ms, "the guest has not announced itself"
         text = cloud.role.metrics.render().decode()
         for stage in ("prepare", "decide", "commit"):
             assert f'outlive_network_stage_seconds_count{{stage="{stage}"}} 1.0' in text
+
+    in_cloud(network, story)
+
+
+def test_a_guest_that_had_announced_itself_before_the_event_was_not_silent_for_the_network() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.move(announces=True)
+        status = (await cloud.port()).status
+        assert status.migration is not None
+        assert (status.gap_ms, status.migration.times_ms["activation"]) == (0, 0)
+        assert 'outlive_network_stage_seconds_count{stage="activation"} 1.0' in cloud.role.metrics.render().decode()
+
+    in_cloud("green", story)
+
+
+@pytest.mark.parametrize("network", ["green", "red"])
+def test_a_gap_above_the_limit_of_the_port_is_told_and_another_place_without_a_move_has_none(network: str) -> None:
+    async def story(cloud: Cloud) -> None:
+        port = await cloud.port()
+        await cloud.store.replace(msgspec.structs.replace(port, spec=msgspec.structs.replace(port.spec, max_gap_ms=1)))
+        await cloud.move()
+        measured = (await cloud.port()).status
+        assert measured.gap_ms is not None
+        assert measured.gap_ms > 1
+        assert "GapExceeded" in await cloud.events()
+        assert 'outlive_network_problems_total{reason="GapExceeded"} 1.0' in cloud.role.metrics.render().decode()
+        await cloud.set_vm(assigned=Assigned(hypervisor="ch-1"))
+        await asyncio.sleep(5)
+        status = (await cloud.port()).status
+        assert status.active_on == "ch-1"
+        assert (status.gap_ms, status.migration) == (measured.gap_ms, measured.migration)
 
     in_cloud(network, story)
 

@@ -26,6 +26,7 @@ from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Refused, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.drivers.ovn.replica import NO_TRANSACTION, NeededColumns, Replica, Reply
+from outlive.network.names import PREFIX
 
 T = TypeVar("T")
 
@@ -85,13 +86,16 @@ class OvsdbClient:
         *,
         leader_only: bool = False,
         probe_ms: int = PROBE_MS,
+        key_prefix: str = PREFIX,
         after_batch: Callable[[], bool] = lambda: True,
     ) -> None:
         self.remote = remote
         self.database = database
         self.trouble = "it has not connected yet"
         """Why it cannot be used now; empty: it can."""
-        self.replica = Replica(remote, database, tables, leader_only=leader_only, probe_ms=probe_ms)
+        self.replica = Replica(
+            remote, database, tables, leader_only=leader_only, probe_ms=probe_ms, key_prefix=key_prefix
+        )
         """For the thread."""
         self._after_batch = after_batch
         """Called in the thread when changes were taken in and no transaction of this client is on its way.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from outlive.base.errors import BadInput, Refused
 from outlive.drivers.ovn.rows import GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
-from outlive.drivers.ovn.values import EMPTY, encode
+from outlive.drivers.ovn.values import EMPTY, encode, encode_keys
 from outlive.network.names import ID_KEY
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patched
 
@@ -220,10 +220,10 @@ class OvsdbDraft:
                 update[name] = encode(kind, new)
                 continue
             old, new = old or {}, new or {}
-            gone = sorted(key for key in old if new.get(key) != old[key])
+            gone = [key for key in old if new.get(key) != old[key]]
             come = {key: value for key, value in new.items() if old.get(key) != value}
             if gone:
-                mutations.append([name, "delete", ["set", gone]])
+                mutations.append([name, "delete", encode_keys(kind, gone)])
             if come:
                 mutations.append([name, "insert", encode(kind, come)])
         return update, mutations

@@ -16,6 +16,7 @@ from outlive.drivers.ovn.replica import Replica
 from outlive.drivers.ovn.rows import GLOBAL, TABLES, NorthboundRows
 from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.network.changes import ChangeBatches
+from outlive.network.names import PREFIX
 from outlive.network.operations import LIMIT, Rows
 from outlive.network.ports import Applied, OvnFeatures, Plan, Receipt, Scope
 from outlive.network.versions import ovn_features
@@ -31,16 +32,31 @@ _BARRIER: Final = [{"op": "select", "table": GLOBAL, "where": [], "columns": ["n
 
 
 class OvnNorthbound:
-    """See the protocol. ``southbound`` is the database of the same zone; it knows how far the chassis are."""
+    """See the protocol. ``southbound`` is the database of the same zone; it knows how far the chassis are.
+
+    ``key_prefix``: of our keys in ``external_ids`` of the database's rows.
+    """
 
     def __init__(
-        self, remote: str, southbound: OvnSouthbound, *, limit_s: float = CALL_S, probe_ms: int = PROBE_MS
+        self,
+        remote: str,
+        southbound: OvnSouthbound,
+        *,
+        limit_s: float = CALL_S,
+        probe_ms: int = PROBE_MS,
+        key_prefix: str = PREFIX,
     ) -> None:
         self._limit_s = limit_s
         self._southbound = southbound
         self._changes = ChangeBatches()
         self._client = OvsdbClient(
-            remote, DATABASE, TABLES, leader_only=True, probe_ms=probe_ms, after_batch=self._publish
+            remote,
+            DATABASE,
+            TABLES,
+            leader_only=True,
+            probe_ms=probe_ms,
+            key_prefix=key_prefix,
+            after_batch=self._publish,
         )
         self._rows = NorthboundRows(self._client.replica)
         self._version = ""

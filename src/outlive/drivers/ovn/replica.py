@@ -22,6 +22,7 @@ from ovs.db import idl
 
 from outlive.drivers.ovn.connection import JsonConnection
 from outlive.drivers.ovn.values import ColumnType, apply_change, column_type, decode, is_empty
+from outlive.network.names import PREFIX
 
 BACKOFF_MS: Final = (250, 1000)
 """The first and the longest pause before another attempt to connect."""
@@ -70,7 +71,14 @@ class Replica(idl.Idl):
     """The rows of the needed columns. Used by one thread."""
 
     def __init__(
-        self, remote: str, database: str, tables: Mapping[str, NeededColumns], *, leader_only: bool, probe_ms: int
+        self,
+        remote: str,
+        database: str,
+        tables: Mapping[str, NeededColumns],
+        *,
+        leader_only: bool,
+        probe_ms: int,
+        key_prefix: str = PREFIX,
     ) -> None:
         self.rows: dict[str, dict[str, Row]] = {table: {} for table in tables}
         """By table and uuid; meaningful while ``complete``."""
@@ -80,6 +88,7 @@ class Replica(idl.Idl):
         """Why the database cannot be used; empty: it can, as far as is known."""
         self.observers: list[RowObserver] = []
         self._needed = tables
+        self._key_prefix = key_prefix
         self._checked = -1
         """The connection whose schema was read."""
         names = {table: [*one.columns, *one.optional] for table, one in tables.items()}
@@ -158,6 +167,9 @@ class Replica(idl.Idl):
                     return f"{self._db.name} has no column {name} in its table {table}"
             names = [name for name in (*needed.columns, *needed.optional) if name in columns]
             self.types[table] = {name: column_type(columns[name]["type"]) for name in names}
+            if "external_ids" in names:
+                ids = self.types[table]["external_ids"]
+                self.types[table]["external_ids"] = msgspec.structs.replace(ids, prefix=self._key_prefix)
             monitored = self.tables[table].columns
             for name in [name for name in monitored if name not in names]:
                 del monitored[name]

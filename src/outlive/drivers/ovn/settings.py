@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from outlive.network.names import PREFIX
+from outlive.network.settings import KeyPrefix
 from outlive.runtime.units import Duration
 
 
@@ -25,6 +27,8 @@ class HostNetworkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     """Certificate (PEM) for ``ssl:`` connections."""
     ca_file: str = ""
     """Authorities (PEM) that the databases' certificates are checked with."""
+    key_prefix: KeyPrefix = PREFIX
+    """Of the keys in ``external_ids`` of rows; the same as on servers."""
     switch: str = "unix:/run/openvswitch/db.sock"
     """Database of the host's own Open vSwitch."""
     prepare_timeout: Duration = Duration(10.0)

@@ -2,14 +2,20 @@
 
 Rows have text, number, truth, lists, maps of texts, and sets of uuids for references. They leave out what is empty, and
 what is zero or false where a column must have a value: that is how the server sends them, too.
+
+Keys of ``external_ids`` begin with ``k8s.ovn.org/`` in rows. A database may have another prefix there: the two change
+places on the way, in both directions, so that keys of somebody else with the usual prefix are not taken for ours.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
+
+from outlive.network.names import PREFIX
 
 EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
@@ -20,6 +26,8 @@ class ColumnType(msgspec.Struct, frozen=True):
     form: Literal["one", "optional", "set", "map"]
     atom: str
     """``string``, ``integer``, ``boolean``, ``real``, ``uuid``; of a map, that of its keys."""
+    prefix: str = PREFIX
+    """Of a map: what the database has in place of the prefix of our keys."""
 
     @property
     def is_reference(self) -> bool:
@@ -43,7 +51,7 @@ def column_type(document: Any) -> ColumnType:
 def decode(kind: ColumnType, value: Any) -> Any:
     """The value of a column as rows have it."""
     if kind.form == "map":
-        return {_atom(key): _atom(one) for key, one in value[1]}
+        return {_atom(swap_prefix(kind, key)): _atom(one) for key, one in value[1]}
     if kind.form == "one":
         return _atom(value)
     atoms = [_atom(one) for one in value[1]] if isinstance(value, list) and value[0] == "set" else [_atom(value)]
@@ -77,13 +85,27 @@ def is_empty(kind: ColumnType, value: Any) -> bool:
 def encode(kind: ColumnType, value: Any) -> Any:
     """The value of a column as the protocol writes it. References are uuids; ``@name``: of a row that is inserted."""
     if kind.form == "map":
-        return ["map", [[key, one] for key, one in sorted((value or {}).items())]]
+        return ["map", [[swap_prefix(kind, key), one] for key, one in sorted((value or {}).items())]]
     if kind.form == "one":
         defaults: dict[str, Any] = {"string": "", "integer": 0, "boolean": False, "real": 0.0}
         return defaults[kind.atom] if value is None else _encoded(kind, value)
     if kind.form == "optional":
         return ["set", []] if value in (None, "") else _encoded(kind, value)
     return ["set", [_encoded(kind, one) for one in sorted(value or ())]]
+
+
+def encode_keys(kind: ColumnType, keys: Iterable[str]) -> Any:
+    """Keys of a map, as the protocol writes them."""
+    return ["set", sorted(swap_prefix(kind, key) for key in keys)]
+
+
+def swap_prefix(kind: ColumnType, key: Any) -> Any:
+    """The key of a map as rows have it, from that of the database; and the other way round."""
+    if kind.prefix == PREFIX or not isinstance(key, str):
+        return key
+    prefix, slash, name = key.partition("/")
+    other = {PREFIX: kind.prefix, kind.prefix: PREFIX}.get(prefix)
+    return f"{other}/{name}" if slash and other else key
 
 
 def _encoded(kind: ColumnType, value: Any) -> Any:

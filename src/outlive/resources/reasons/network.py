@@ -23,9 +23,12 @@ class NetworkReason(enum.StrEnum):
     NO_HOST = "no-host-yet"
     NO_INTERFACE = "no-interface"
     NO_INTERFACE_ID = "no-interface-id"
+    INTERFACE_TWICE = "interface-twice"
+    MAC_INVALID = "mac-invalid"
     MAC_DIFFERS = "mac-differs"
     MAC_TWICE = "mac-twice"
     ADDRESS_TWICE = "address-twice"
+    NETWORK_CHANGED = "network-changed"
     NO_ADDRESS = "no-address"
     FOREIGN_ROW = "foreign-row"
     OVN_REFUSED = "ovn-refused"
@@ -73,12 +76,21 @@ TABLE: Final[Table] = {
         "interface {number} in the definition of {vm} has no id in Open vSwitch",
         "write <virtualport type='openvswitch'><parameters interfaceid='UUID'/></virtualport> there",
     ),
+    NetworkReason.INTERFACE_TWICE: Template(
+        "VM {other} has the interface id {interface} as well, is older than {vm}, and keeps its port in OVN",
+        "write another interfaceid in the definition of {vm} (see uuidgen)",
+    ),
+    NetworkReason.MAC_INVALID: Template("spec.mac: {problem}", "{remedy}"),
     NetworkReason.MAC_DIFFERS: Template(
         "interface {number} in the definition of {vm} has MAC {mac}", "write the same in spec.mac"
     ),
     NetworkReason.MAC_TWICE: Template("port {other} has MAC {mac} on network {network} as well", "change one of them"),
     NetworkReason.ADDRESS_TWICE: Template(
         "port {other} has address {address} on network {network} as well", "change spec.addresses of one of them"
+    ),
+    NetworkReason.NETWORK_CHANGED: Template(
+        "the port stays on network {network} until VM {vm} is stopped, and is on {wanted} then",
+        "stop {vm}, and start it again",
     ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
