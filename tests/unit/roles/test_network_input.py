@@ -14,6 +14,7 @@ from outlive.resources import (
     Condition,
     Migration,
     ObjectMeta,
+    ObjectRef,
     Resource,
     VirtualMachine,
     VirtualMachinePort,
@@ -116,7 +117,7 @@ def test_of_two_vms_with_one_interface_id_the_older_keeps_its_port() -> None:
     in_cloud("green", story, beside=(*older, *younger))
 
 
-def test_an_older_vm_that_comes_to_have_the_interface_id_of_a_younger_one_gets_its_port() -> None:
+def test_an_older_vm_that_comes_to_have_the_interface_id_of_a_younger_one_gets_its_port_when_that_is_gone() -> None:
     own, other = "00000000-0000-4000-8000-00000000ab08", "00000000-0000-4000-8000-00000000ab07"
     older, younger = (
         guest("older", "green", 7, hour=1, interface=own),
@@ -128,7 +129,14 @@ def test_an_older_vm_that_comes_to_have_the_interface_id_of_a_younger_one_gets_i
         vm = await cloud.store.get(VirtualMachine, "older")
         await cloud.store.replace(replace(vm, spec=replace(vm.spec, ports=(other,))))
         await asyncio.sleep(40)
-        assert (await cloud.programmed("older"), await cloud.programmed("younger")) == ("", "interface-twice")
+        told = (await cloud.programmed("older"), await cloud.programmed("younger"))
+        assert told == ("foreign-row", "interface-twice"), "nothing is taken from a VM that runs"
+        row = cloud.row(other)
+        assert row is not None
+        assert row["external_ids"]["k8s.ovn.org/vm"] == "younger"
+        await cloud.store.delete(ObjectRef(kind="VirtualMachinePort", name="younger.0"))
+        await asyncio.sleep(40)
+        assert await cloud.programmed("older") == ""
         row = cloud.row(other)
         assert row is not None
         assert row["external_ids"]["k8s.ovn.org/vm"] == "older"
@@ -294,7 +302,11 @@ def test_after_a_restore_of_the_store_a_vm_keeps_the_addresses_that_its_rows_hav
     async def story(cloud: Cloud) -> None:
         assert (await cloud.programmed("web"), address(await cloud.port())) == ("", f"{has}/24")
 
-    rows = (upsert(SWITCHES, {"name": switch}, {"name": switch}), upsert(PORTS, {"name": "left"}, row))
+    ours = {key: value for key, value in ids.items() if key in ("k8s.ovn.org/owner-controller", "k8s.ovn.org/network")}
+    rows = (
+        upsert(SWITCHES, {"name": switch}, {"name": switch, "external_ids": ours}),
+        upsert(PORTS, {"name": "left"}, row),
+    )
     others = [one for number in range(2, 12) for one in guest(f"a-{number:02}", kind, number)]
     in_cloud(kind, story, beside=others, rows=rows)
 
