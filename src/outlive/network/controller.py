@@ -199,12 +199,8 @@ class NetworkController:
         return [VM_PREFIX + name for name in concerned]
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        if (
-            old is not None
-            and new is not None
-            and old.spec == new.spec
-            and old.status.addresses == new.status.addresses
-        ):
+        facts = [(one.spec, one.status.network, one.status.addresses) for one in (old, new) if one is not None]
+        if len(facts) == 2 and facts[0] == facts[1]:
             return ()
         vms = {port.spec.vm for port in (old, new) if port is not None}
         return [VM_PREFIX + vm for vm in sorted(vms | self.informers.vms_at(old, new))]
@@ -315,12 +311,12 @@ class NetworkController:
     async def _judge(
         self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
     ) -> OwnPort | Reason | None:
-        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours.
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours, or just changed.
 
         ``notices``: gets what is wrong with one that is planned all the same.
         """
-        if is_down(vm):
-            port = await self._addresses.release(port)
+        if is_down(vm) and await self._addresses.release(port):
+            return None
         wanted, port = port.spec.network, present_port(port, vm)
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
