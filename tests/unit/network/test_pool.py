@@ -91,6 +91,25 @@ def test_a_free_address_is_nobodys() -> None:
         free_address("10.1.0.0/30", {"10.1.0.2"}, (), "10.1.0.1")
 
 
+@pytest.mark.parametrize(
+    ("taken", "after", "expected"),
+    [
+        ((), "", "10.1.0.1/29"),
+        ((), "10.1.0.1", "10.1.0.2/29"),
+        (("10.1.0.5", "10.1.0.6"), "10.1.0.4", "10.1.0.1/29"),
+        ((), "10.1.0.6", "10.1.0.1/29"),
+        (("10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.5", "10.1.0.6"), "10.1.0.4", "10.1.0.4/29"),
+        (("10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.5", "10.1.0.6"), "", "10.1.0.4/29"),
+    ],
+)
+def test_all_of_a_subnet_is_looked_through_from_the_address_given_last(
+    taken: tuple[str, ...], after: str, expected: str
+) -> None:
+    assert free_address("10.1.0.0/29", taken, after=after) == expected
+    with pytest.raises(LimitExceeded):
+        free_address("10.1.0.0/29", (*taken, *(f"10.1.0.{number}" for number in range(1, 7))), after=after)
+
+
 def test_each_host_of_a_routed_network_has_parts_of_its_own() -> None:
     spec = VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/22", excluded=("10.44.0.0/24",)),))
     assert subnets_of_host(spec, ("10.44.1.0/24",)) == ("10.44.2.0/24",)
@@ -123,7 +142,8 @@ OPEN = replace(GREEN, spec=replace(GREEN.spec, addressing="none"))
         (GREEN, "10.1.0.255", "no address of an interface"),
         (GREEN, "10.2.0.7", "no subnet"),
         (BLUE, "10.44.7.7", ""),
-        (BLUE, "10.44.9.1", ""),
+        (BLUE, "10.44.9.7", ""),
+        (BLUE, "10.44.9.1", "gateway of 10.44.9.0/24"),
         (BLUE, "10.44.7.1", "gateway of 10.44.7.0/24"),
         (BLUE, "10.44.7.255", "no address of an interface"),
         (BLUE, "10.45.0.7", "no subnet"),
