@@ -20,11 +20,12 @@ from outlive.base.random import Random
 from outlive.drivers.ovn.northbound import OvnNorthbound
 from outlive.drivers.ovn.southbound import OvnSouthbound
 from outlive.network.controller import NetworkController
-from outlive.network.informers import NetworkInformers, port_indexes
+from outlive.network.informers import NetworkInformers, interface_indexes, port_indexes
 from outlive.network.names import INTERFACE_KEY
 from outlive.network.operations import PORTS
 from outlive.resources import (
     Assigned,
+    Cluster,
     Hypervisor,
     HypervisorSpec,
     ObjectMeta,
@@ -114,8 +115,9 @@ async def _start_up(store: MemoryStore, ovn: Ovn, *, changes: bool = False) -> t
     informers = NetworkInformers(
         ports=informer(VirtualMachinePort, port_indexes()),
         networks=informer(VirtualNetwork),
-        vms=informer(VirtualMachine),
+        vms=informer(VirtualMachine, interface_indexes()),
         hosts=informer(Hypervisor),
+        clusters=informer(Cluster),
     )
     controller = NetworkController(
         store,

@@ -19,6 +19,7 @@ from tests.support.hosts import Host
 from tests.support.loops import run_real
 from tests.support.webhook import controllers_store, sending, webhook
 
+from outlive.base.clock import SystemClock
 from outlive.resources import (
     Cluster,
     ClusterStatus,
@@ -29,7 +30,7 @@ from outlive.resources import (
     ObjectMeta,
     VirtualMachine,
 )
-from outlive.store import Store
+from outlive.store import Store, compare_and_swap
 
 pytestmark = pytest.mark.component("kubernetes")
 DEPLOY = Path(__file__).parents[2] / "deploy/kubernetes"
@@ -145,6 +146,10 @@ def test_the_guard_of_an_armed_host_follows_what_the_api_server_acknowledges(ser
         host.sections["guard"] = {"socket": str(guard.socket)}
         host.configure()
 
+        def arm(found: Hypervisor | None) -> Hypervisor:
+            assert found is not None
+            return _replace(found, spec=_replace(found.spec, fencing=_replace(found.spec.fencing, armed=True)))
+
         async def story() -> None:
             async with sending(server) as send, webhook(server, tmp_path, send), controllers_store(server) as store:
                 made = await store.create(Cluster(metadata=ObjectMeta(name="default")))
@@ -152,9 +157,7 @@ def test_the_guard_of_an_armed_host_follows_what_the_api_server_acknowledges(ser
                 await store.replace_status(_replace(made, status=status))
                 host.start()
                 await asyncio.to_thread(host.ready)
-                found = await store.get(Hypervisor, "kvm-1")
-                armed = _replace(found.spec.fencing, armed=True)
-                await store.replace(_replace(found, spec=_replace(found.spec, fencing=armed)))
+                await compare_and_swap(store, Hypervisor, "kvm-1", arm, clock=SystemClock(), half="spec")
                 await asyncio.to_thread(until, lambda: guard.status()["armed"], "it is armed", 20.0)
                 before = guard.status()["beat"]["bootS"]
                 await asyncio.to_thread(until, lambda: guard.status()["beat"]["bootS"] > before, "it renews", 20.0)

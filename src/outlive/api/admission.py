@@ -1,9 +1,10 @@
 """What is looked at before an object is written, beyond its schema: whether a pipeline can be built at all, whether
 a VM's protection is one that settings could name, whether it could ever start before itself, whether its rules can be
-met beside those of others, whether its disks are its own, and whether its definition can be read, from which size,
-disks and ports are written out, and names nothing that no host may ever accept; and before a host or its Membership is
-deleted, whether it has VMs. The cluster is never deleted, and a VM that was deleted changes no more and keeps its name
-until it has gone (docs/concepts/safety.md#deleting).
+met beside those of others, whether its disks and interfaces are its own, and whether its definition can be read, from
+which size, disks and ports are written out, and names nothing that no host may ever accept; whether networks and ports
+of VMs are well-formed, and routed networks share no addresses; and before a host or its Membership is deleted, whether
+it has VMs. The cluster is never deleted, and a VM that was deleted changes no more and keeps its name until it has gone
+(docs/concepts/safety.md#deleting).
 
 A step that this version does not know is a warning, never an error, so that a roll-out may name steps of a newer one
 (docs/reference/placement.md). Status writes always pass.
@@ -22,6 +23,8 @@ from starlette.responses import Response
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
+from outlive.network.informers import interfaces_of
+from outlive.network.pool import check_network, check_port, overlapping
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.node.vm.states import deletion_of
@@ -38,6 +41,8 @@ from outlive.resources import (
     Resource,
     Secret,
     VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
 )
 from outlive.resources.amounts import disk_problem, size_problems
 from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
@@ -74,6 +79,11 @@ def completed(obj: Resource) -> Resource:
 
 def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
+    if isinstance(obj, VirtualNetwork | VirtualMachinePort):
+        try:
+            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj.spec)
+        except BadInput as error:
+            raise Invalid(f"{obj.kind()} {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         sizes = {f"resources.{name}": amount for name, amount in obj.spec.resources.items()}
         if not isinstance(obj, Reservation):
@@ -204,7 +214,10 @@ def _has_another(vm: VirtualMachine, disk: str, name: str, its: str) -> Invalid:
 
 
 class DiskOwners:
-    """Which VMs may have which disk: as all were read at most ``OWNERS_S`` ago, and as they were checked since."""
+    """Which VMs may have which disk, or which interface id in Open vSwitch (``_interfaces``).
+
+    As all were read at most ``OWNERS_S`` ago, and as they were checked since.
+    """
 
     def __init__(self, store: Store, now_s: Callable[[], float] = lambda: 0.0) -> None:
         self._store = store
@@ -255,8 +268,13 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def _add(names: dict[str, dict[str, None]], vm: VirtualMachine) -> None:
-    for disk in vm.spec.disks:
-        names.setdefault(image_key(disk), {})[vm.name] = None
+    for one in (*vm.spec.disks, *_interfaces(vm)):
+        names.setdefault(image_key(one), {})[vm.name] = None
+
+
+def _interfaces(vm: VirtualMachine) -> tuple[str, ...]:
+    """The ids of its interfaces in Open vSwitch, as ids of what a VM has."""
+    return tuple(f"port:{one}" for one in interfaces_of(vm))
 
 
 class Neighbours:
@@ -285,8 +303,11 @@ class Neighbours:
             await self._check_definition(obj)
             await self._check_disks(obj)
             await self._check_own_disks(obj)
+            await self._check_own_interfaces(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
+        if isinstance(obj, VirtualNetwork):
+            await self._check_overlap(obj)
         self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
@@ -300,6 +321,23 @@ class Neighbours:
             self._groups.put(demands_of(obj))
         elif isinstance(obj, Hypervisor):
             self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
+
+    async def _check_overlap(self, network: VirtualNetwork) -> None:
+        """``Invalid`` for a routed network whose subnets come to overlap those of another one."""
+        others = {one.name: one async for one in list_all(self._store, VirtualNetwork)}
+        others |= {name: one for (_, name), one in self._checked.items() if isinstance(one, VirtualNetwork)}
+        before = others.pop(network.name, None)
+        now = (network.spec.type, network.spec.subnets)
+        if before is not None and (before.spec.type, before.spec.subnets) == now:
+            return
+        for other in others.values():
+            if overlapping((network, other)):
+                raise Invalid(
+                    f"VirtualNetwork {network.name}: its subnets overlap those of {other.name}, and routed networks "
+                    "share one router",
+                    place="spec.subnets",
+                    remedy="write other subnets",
+                )
 
     async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
@@ -412,6 +450,19 @@ class Neighbours:
                     if other is not None and not (shared and its in other.spec.shared_disks):
                         raise _has_another(vm, disk, name, its)
 
+    async def _check_own_interfaces(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for an interface id that it does not have yet, and that another VM has."""
+        found = await self._read_vm(vm.name)
+        for interface in sorted(set(_interfaces(vm)) - set(_interfaces(found) if found is not None else ())):
+            for name in await self._owners.find_owners(interface):
+                other = await self._read_vm(name) if name != vm.name else None
+                if other is not None and interface in _interfaces(other):
+                    raise Invalid(
+                        f"VM {vm.name} has the interface id {interface.removeprefix('port:')}, and so has VM {name}",
+                        place="spec.ports",
+                        remedy="write another interfaceid in its definition (see uuidgen)",
+                    )
+
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:
             return
@@ -471,8 +522,9 @@ def deletion_conflict(found: Resource | None) -> AlreadyExists | None:
 
 
 async def check_deletion(obj: Resource, store: Store, *, force: bool = False) -> None:
-    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by, and
-    for a Membership under which VMs are held: without it nothing proves any more that they ended.
+    """``Refused`` for the cluster, and unless forced for a host that VMs are assigned to, held by or reported by, for
+    a Membership under which VMs are held: without it nothing proves any more that they ended; and for a network that
+    has ports.
 
     What ``Cluster`` says of its store, and that it is paused, is kept nowhere else. Errors of the store.
     """
@@ -481,7 +533,16 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             f"Cluster/{obj.name} says which store this is, and whether it is paused: it is not deleted",
             remedy="change its spec instead (outlive apply -f FILE, kubectl edit)",
         )
-    if force or not isinstance(obj, Hypervisor | Membership):
+    if force or not isinstance(obj, Hypervisor | Membership | VirtualNetwork):
+        return
+    if isinstance(obj, VirtualNetwork):
+        ports = list_all(store, VirtualMachinePort, whole=True)
+        if named := sorted([port.name async for port in ports if port.spec.network == obj.name]):
+            raise Refused(
+                f"network {obj.name} has {count_of(len(named), 'port')}: {listing(named, most=NAMED)}",
+                remedy="delete them first, or force it (outlive delete --force, kubectl delete --cascade=orphan): "
+                "their VMs then keep what they have in OVN for as long as they stay where they are",
+            )
         return
     if isinstance(obj, Membership):
         held = sorted([vm.name async for vm in list_all(store, VirtualMachine, whole=True) if _is_held_under(vm, obj)])

@@ -84,7 +84,8 @@ def port_cuts(config: HostConfig, store: Store) -> CutPort:
     network = config.network
     if network.driver != "ovn" or not network.northbound:
         return ArrivedPorts()
-    from outlive.drivers.ovn.cuts import OvnCuts, find_hosts_off, host_chassis
+    from outlive.drivers.ovn.chassis_table import chassis_table
+    from outlive.drivers.ovn.cuts import OvnCuts
     from outlive.drivers.ovn.northbound import OvnNorthbound
     from outlive.drivers.ovn.replica import set_certificates
     from outlive.drivers.ovn.southbound import OvnSouthbound
@@ -93,7 +94,7 @@ def port_cuts(config: HostConfig, store: Store) -> CutPort:
         set_certificates(network.key_file, network.certificate_file, network.ca_file)
     southbound = OvnSouthbound(network.southbound)
     northbound = OvnNorthbound(network.northbound, southbound, key_prefix=network.key_prefix)
-    return OvnCuts(northbound, southbound, host_chassis(store, southbound), find_hosts_off(store))
+    return OvnCuts(northbound, southbound, chassis_table(store, southbound))
 
 
 def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort | None:

@@ -6,14 +6,14 @@ exist, an interface of the VM, a MAC and addresses that nobody else has, and add
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
 from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import BadInput
+from outlive.base.errors import BadInput, Invalid
+from outlive.network.addressing import address_key, is_group, mac_key, parse_any, parse_mac
+from outlive.network.pool import address_problem, check_network, read_subnet, with_mask
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.documents import Problems
@@ -22,8 +22,6 @@ from outlive.resources.networks import PORTS_LIMIT, VirtualMachinePortSpec, port
 IMPORT_PORTS_LIMIT: Final = 1_000_000
 """Ports of one import."""
 ADDRESSES_LIMIT: Final = 8
-_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-_GROUP_BIT: Final = 1
 
 
 class PortRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +65,7 @@ def plan_ports(records: Sequence[PortRecord], known: KnownNetworks, problems: Pr
             continue
         planned[port.name], rows[port.name] = port, record.place
         macs[port.spec.network, port.spec.mac] = port.name
-        addresses.update({(port.spec.network, _bare(one)): port.name for one in port.spec.addresses})
+        addresses.update({(port.spec.network, address_key(one)): port.name for one in port.spec.addresses})
     return [port for name, port in planned.items() if name not in known.ports or known.ports[name].spec != port.spec]
 
 
@@ -84,9 +82,7 @@ def _port(
     vm, network = known.vms[named[0]], known.networks.get(record.network)
     if network is None:
         raise BadInput(f"there is no VirtualNetwork {record.network[:80]!r}", remedy="create it before its ports")
-    mac = record.mac.lower().replace("-", ":")
-    if not _MAC.fullmatch(mac) or int(mac[:2], 16) & _GROUP_BIT:
-        raise BadInput(f"{record.mac[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
+    mac = _read_mac(record.mac)
     number = _number(record, vm, mac, planned)
     name = port_object_name(vm.name, number)
     spec = VirtualMachinePortSpec(vm=vm.name, network=network.name, mac=mac, addresses=_addresses(record, network))
@@ -97,6 +93,16 @@ def _port(
         before.spec, vm=spec.vm, network=spec.network, mac=spec.mac, addresses=spec.addresses or before.spec.addresses
     )
     return msgspec.structs.replace(before, spec=kept)
+
+
+def _read_mac(text: str) -> str:
+    try:
+        mac = parse_mac(text)
+    except Invalid:
+        mac = ""
+    if not mac or is_group(mac):
+        raise BadInput(f"{text[:40]!r} is no MAC address of an interface", remedy="such as 52:54:00:12:34:56")
+    return mac
 
 
 def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[str, VirtualMachinePort]) -> int:
@@ -120,33 +126,26 @@ def _number(record: PortRecord, vm: VirtualMachine, mac: str, planned: Mapping[s
 
 
 def _addresses(record: PortRecord, network: VirtualNetwork) -> tuple[str, ...]:
-    """Each address checked; one that lies in a subnet has no mask, which it takes from there."""
+    """Each address checked, and once; one that lies in a subnet has no mask, which it takes from there."""
     if len(record.addresses) > ADDRESSES_LIMIT:
         raise BadInput(f"{len(record.addresses)} addresses", remedy=f"at most {ADDRESSES_LIMIT} for one port")
-    subnets = [ip_network(one.cidr) for one in network.spec.subnets]
+    try:
+        check_network(network.spec)
+    except BadInput as error:
+        raise BadInput(f"network {network.name}: {error.message}", remedy=error.remedy) from None
+    subnets = [read_subnet(one) for one in network.spec.subnets]
     found: dict[str, None] = {}
     for text in record.addresses:
         try:
-            interface = ip_interface(text)
-        except ValueError:
-            raise BadInput(f"{text[:60]!r} is no address", remedy="write one such as 10.44.0.7") from None
-        address = interface.ip
-        inside = next((one for one in subnets if one.version == address.version and address in one), None)
-        if subnets and inside is None:
-            raise BadInput(
-                f"{address} lies in no subnet of {network.name}", remedy=f"one of {', '.join(map(str, subnets))}"
-            )
-        gateways = {one.gateway for one in network.spec.subnets}
-        if inside is not None and (str(address) in gateways or address in _ends(inside)):
-            raise BadInput(f"{address} is no address for a VM on {network.name}", remedy="choose another one")
-        found[str(address) if inside is not None else str(interface)] = None
+            address, problem = parse_any(text), address_problem(text, network)
+        except Invalid as error:
+            raise BadInput(error.message, remedy=error.remedy) from None
+        if problem:
+            remedy = f"choose another one of {', '.join(map(str, subnets))}"
+            raise BadInput(problem, remedy=remedy)
+        is_inside = any(one.version == address.version and address in one for one in subnets)
+        found[str(address) if is_inside else with_mask(text, ())] = None
     return tuple(found)
-
-
-def _ends(network: IPv4Network | IPv6Network) -> tuple[IPv4Address | IPv6Address, ...]:
-    """The addresses of an IPv4 subnet that nobody has."""
-    small = network.prefixlen >= network.max_prefixlen - 1
-    return () if small or network.version == 6 else (network.network_address, network.broadcast_address)
 
 
 Owners = dict[tuple[str, str], str]
@@ -158,9 +157,9 @@ def _taken(ports: Iterable[VirtualMachinePort]) -> tuple[Owners, Owners]:
     macs: Owners = {}
     addresses: Owners = {}
     for port in ports:
-        macs[port.spec.network, port.spec.mac.lower()] = port.name
+        macs[port.spec.network, mac_key(port.spec.mac)] = port.name
         for one in (*port.spec.addresses, *port.status.addresses):
-            addresses[port.spec.network, _bare(one)] = port.name
+            addresses[port.spec.network, address_key(one)] = port.name
     return macs, addresses
 
 
@@ -172,10 +171,8 @@ def _check_taken(port: VirtualMachinePort, macs: Owners, addresses: Owners) -> N
             remedy="change one of them",
         )
     for one in port.spec.addresses:
-        owner = addresses.get((network, _bare(one)), port.name)
+        owner = addresses.get((network, address_key(one)), port.name)
         if owner != port.name:
-            raise BadInput(f"{_bare(one)} is an address of port {owner} on {network}", remedy="change one of them")
-
-
-def _bare(text: str) -> str:
-    return str(ip_address(text.partition("/")[0]))
+            raise BadInput(
+                f"{address_key(one)} is an address of port {owner} on {network}", remedy="change one of them"
+            )

@@ -1,70 +1,200 @@
 """Addresses of ports: as their users give them, as ports have them, or the next free ones of their network.
 
-Two controllers may for a moment give one address to two ports; the younger port is told so and gets no rows.
+A port that has addresses keeps them for as long as it exists and its VM runs: what is wrong with them later, or with
+others that its user then asks for, is told and changes nothing. Two controllers may for a moment give one address to
+two ports; the younger port is told so and gets no rows. A store that was restored from a backup may lack addresses that
+were given since: a VM keeps those that its rows in OVN have, and nobody else gets them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Container, Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
-from outlive.base.errors import LimitExceeded
-from outlive.network.addressing import parse_any
-from outlive.network.informers import BY_ADDRESS, BY_NETWORK, NetworkInformers, StatusWriter, addresses_of
-from outlive.network.pool import free_address
-from outlive.network.views import VmPlace, cidrs_for, given_addresses, is_older
-from outlive.resources import VirtualMachinePort, VirtualNetwork
+from outlive.base.clock import Clock
+from outlive.base.errors import Invalid, LimitExceeded
+from outlive.network.addressing import address_key, mac_key, parse_any, parse_mac
+from outlive.network.informers import BY_ADDRESS, NetworkInformers, StatusWriter, granted_addresses
+from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY
+from outlive.network.operations import PORTS, Rows
+from outlive.network.owners import external_ids, vm_in
+from outlive.network.pool import address_problem, free_address
+from outlive.network.ports import NorthboundDb
+from outlive.network.views import VmPlace, cidrs_for, gateways_for, with_masks
+from outlive.resources import VirtualMachinePort, VirtualMachinePortStatus, VirtualNetwork
+from outlive.resources.meta import creation_order
+from outlive.resources.networks import present_network
 from outlive.resources.reasons import NetworkReason, Reason, reason
 
-RESERVED_KEPT: Final = 10_000
-"""Addresses that are remembered until the cache has them."""
+RESERVED_LIMIT: Final = 10_000
+"""Ports whose addresses are remembered until the cache has them …"""
+RESERVED_S: Final = 60.0
+"""… but no longer than this, so that what was not written in the end is free again."""
+SUBNETS_LIMIT: Final = 10_000
+"""Subnets of which is remembered which address was given last."""
+ROWS_S: Final = 30.0
+"""For how long addresses are given by the rows of OVN that were read last."""
 _replace = msgspec.structs.replace
+
+
+class AddressedPort(NamedTuple):
+    """A port with addresses in its status."""
+
+    port: VirtualMachinePort
+    problem: Reason | None = None
+    """What is wrong with them, or with those that its user wants instead; it keeps those that it has."""
+
+
+class RowAddresses(NamedTuple):
+    """Addresses that rows of OVN give to VMs of our own hosts."""
+
+    ports: dict[tuple[str, str, str], tuple[str, ...]]
+    """By VM, network and MAC."""
+    owners: dict[tuple[str, str], str]
+    """Network and address → VM."""
+
+
+class _Reservation(NamedTuple):
+    addresses: frozenset[tuple[str, str]]
+    """Network and address of each."""
+    end_s: float
 
 
 class AddressBook:
     """See the module."""
 
-    def __init__(self, informers: NetworkInformers, writer: StatusWriter) -> None:
+    def __init__(
+        self, informers: NetworkInformers, writer: StatusWriter, northbound: NorthboundDb, clock: Clock
+    ) -> None:
         self._informers = informers
         self._writer = writer
+        self._nb = northbound
+        self._clock = clock
         self._allocating = asyncio.Lock()
-        self._reserved: dict[tuple[str, str], str] = {}
-        """Network and address → port: allocated, and perhaps not in the cache yet."""
+        self._reserved: dict[str, _Reservation] = {}
+        """By port, what it was given, and is perhaps not in the cache yet."""
+        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """Network and subnet → the address that was given last: the next one is looked for after it."""
+        self._rows = RowAddresses({}, {})
+        self._rows_read_s = float("-inf")
 
     async def address(
         self, port: VirtualMachinePort, network: VirtualNetwork, place: VmPlace
-    ) -> VirtualMachinePort | Reason:
-        """The port with addresses in its status: given by its user, as it has them, or the next free ones."""
+    ) -> AddressedPort | Reason:
+        """The port with addresses: its user's, those that it has, or the next free ones; or why it has none."""
         if network.spec.addressing == "none" and not port.spec.addresses:
-            return port
+            return AddressedPort(port)
+        problem = None
         if port.spec.addresses:
-            try:
-                addresses, gateways = given_addresses(port, network)
-            except ValueError as error:
-                return reason(NetworkReason.NO_ADDRESS, problem=str(error), remedy="change spec.addresses")
-            for address in addresses:
-                if (other := self._other_owner(port, network.name, address)) is not None:
-                    return reason(NetworkReason.ADDRESS_TWICE, other=other.name, address=address, network=network.name)
-        elif port.status.addresses:
-            return port
-        else:
-            try:
-                addresses, gateways = await self._allocate(port, network, place)
-            except LimitExceeded as error:
-                return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
-        if addresses == port.status.addresses:
-            return port
-        gateways = gateways or port.status.gateways
-        status = _replace(port.status, addresses=addresses, gateways=gateways)
-        await self._writer.write_port(port.name, lambda now: _replace(now, addresses=addresses, gateways=gateways))
-        return _replace(port, status=status)
+            async with self._allocating:
+                problem = self._claim_problem(port, network)
+                if problem is None:
+                    self._reserve(port, network.name, port.spec.addresses)
+            if problem is None:
+                addresses = with_masks(port.spec.addresses, network)
+                gateways = gateways_for(addresses, network) or port.status.gateways
+                return AddressedPort(await self._write(port, network, addresses, gateways))
+            if not port.status.addresses:
+                return problem
+        if port.status.addresses:
+            if (other := self._rival(port, network, port.status.addresses)) is not None:
+                return other
+            return AddressedPort(port, problem or _unfit(port, network, port.status.addresses))
+        try:
+            addresses, gateways = await self._allocate(port, network, place)
+        except LimitExceeded as error:
+            return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
+        return AddressedPort(await self._write(port, network, addresses, gateways, are_new=True))
 
-    def _other_owner(self, port: VirtualMachinePort, network: str, address: str) -> VirtualMachinePort | None:
-        """An older port that has the address."""
-        found = self._informers.ports.by_index(BY_ADDRESS, f"{network}/{address.partition('/')[0]}")
-        return next((one for one in found if one.name != port.name and is_older(one, port)), None)
+    async def release(self, port: VirtualMachinePort) -> bool:
+        """Take addresses from a port that are of another network than its own, or that another port has too.
+
+        To be called where its VM is down. True if it is another port now, which comes by its informer.
+        """
+        status = port.status
+        is_elsewhere = present_network(port) != port.spec.network
+        network = self._informers.networks.get(present_network(port))
+        is_double = network is not None and self._rival(port, network, status.addresses) is not None
+        if not is_elsewhere and (port.spec.addresses or not is_double):
+            return False
+        self._reserved.pop(port.name, None)
+
+        def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+            return _replace(now, network="", addresses=(), gateways=())
+
+        await self._writer.write_port(port.name, change)
+        return True
+
+    def _claim_problem(self, port: VirtualMachinePort, network: VirtualNetwork) -> Reason | None:
+        """Why the port does not get the addresses that its user gives it; those that it has already it may keep."""
+        known = {address_key(one) for one in port.status.addresses}
+        try:
+            wanted = [one for one in port.spec.addresses if str(parse_any(one)) not in known]
+        except Invalid as error:
+            return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy="change spec.addresses")
+        return _unfit(port, network, wanted) or self._rival(port, network, port.spec.addresses)
+
+    def _rival(self, port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
+        """That another port has one of the addresses: one that was given it comes first, then the older one."""
+        self._forget_reserved()
+        for address in map(address_key, addresses):
+            key = (network.name, address)
+
+            def rank(one: VirtualMachinePort, key: tuple[str, str] = key) -> tuple[bool, tuple[float, str]]:
+                return (key not in granted_addresses(one) and not self._reserves(one.name, key), creation_order(one))
+
+            found = [*self._informers.ports.by_index(BY_ADDRESS, "/".join(key))]
+            found += [
+                one
+                for name in self._reserved
+                if self._reserves(name, key) and (one := self._informers.ports.get(name)) is not None
+            ]
+            first = min(found, key=rank, default=port)
+            if first.name != port.name and rank(first) < rank(port):
+                return reason(NetworkReason.ADDRESS_TWICE, other=first.name, address=address, network=network.name)
+        return None
+
+    async def _write(
+        self,
+        port: VirtualMachinePort,
+        network: VirtualNetwork,
+        addresses: tuple[str, ...],
+        gateways: tuple[str, ...],
+        *,
+        are_new: bool = False,
+    ) -> VirtualMachinePort:
+        """The port with the addresses; where they are new, and another controller was first, with the other ones."""
+
+        def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+            if are_new and now.addresses:
+                return now
+            return _replace(now, network=network.name, addresses=addresses, gateways=gateways)
+
+        after = await self._writer.write_port(port.name, change)
+        return _replace(port, status=after.status if after is not None else change(port.status))
+
+    def _reserve(self, port: VirtualMachinePort, network: str, addresses: Iterable[str]) -> None:
+        self._reserved.pop(port.name, None)
+        keys = frozenset((network, address_key(one)) for one in addresses)
+        self._reserved[port.name] = _Reservation(keys, self._clock.monotonic() + RESERVED_S)
+        while len(self._reserved) > RESERVED_LIMIT:
+            self._reserved.pop(next(iter(self._reserved)))
+
+    def _reserves(self, port: str, key: tuple[str, str]) -> bool:
+        found = self._reserved.get(port)
+        return found is not None and key in found.addresses
+
+    def _forget_reserved(self) -> None:
+        """Forget addresses of ports that are gone, what the cache has, and what was not written in time."""
+        now_s = self._clock.monotonic()
+        for name, found in list(self._reserved.items()):
+            port = self._informers.ports.get(name)
+            if port is None or now_s >= found.end_s or found.addresses <= granted_addresses(port):
+                del self._reserved[name]
 
     async def _allocate(
         self, port: VirtualMachinePort, network: VirtualNetwork, place: VmPlace
@@ -75,22 +205,85 @@ class AddressBook:
                 raise LimitExceeded(
                     f"{place.host} has no subnet on network {network.name} yet", remedy="see its condition Programmed"
                 )
+            await self._read_rows()
+            self._forget_reserved()
+            taken = _Taken(self, port, network.name)
+            in_ovn = self._rows.ports.get((port.spec.vm, network.name, mac_key(port.spec.mac)), ())
+            kept = [one for one in in_ovn if one not in taken and not address_problem(one, network)]
+            addresses = list(with_masks(kept, network))
+            families = {parse_any(one).version for one in addresses}
+            gateways = list(gateways_for(addresses, network))
             excluded = [one for subnet in network.spec.subnets for one in subnet.excluded]
-            used = {
-                one.partition("/")[0]
-                for other in self._informers.ports.by_index(BY_NETWORK, network.name)
-                for one in addresses_of(other)
-            }
-            used |= {address for (of, address), owner in self._reserved.items() if of == network.name}
-            addresses, families = [], set()
             for cidr, gateway in subnets.items():
-                address = free_address(cidr, used, excluded, gateway)
-                version = parse_any(address).version
-                if version not in families:
-                    families.add(version)
-                    addresses.append(address)
-            for one in addresses:
-                self._reserved[network.name, one.partition("/")[0]] = port.name
-            while len(self._reserved) > RESERVED_KEPT:
-                self._reserved.pop(next(iter(self._reserved)))
-            return tuple(addresses), tuple(one for one in subnets.values() if one)
+                version = parse_any(cidr).version
+                if version in families:
+                    continue
+                families.add(version)
+                found = free_address(cidr, taken, excluded, gateway, self._last.get((network.name, cidr), ""))
+                addresses.append(found)
+                self._note_last(network.name, cidr, found)
+                gateways += [gateway] if gateway else []
+            self._reserve(port, network.name, addresses)
+            return tuple(addresses), tuple(gateways)
+
+    def _note_last(self, network: str, cidr: str, address: str) -> None:
+        self._last[network, cidr] = address.partition("/")[0]
+        self._last.move_to_end((network, cidr))
+        while len(self._last) > SUBNETS_LIMIT:
+            self._last.popitem(last=False)
+
+    async def _read_rows(self) -> None:
+        """Learn which addresses OVN has, now and then: a store that was restored may not know them."""
+        if self._clock.monotonic() - self._rows_read_s >= ROWS_S:
+            self._rows = read_addresses(await self._nb.rows())
+            self._rows_read_s = self._clock.monotonic()
+
+    def is_taken(self, port: VirtualMachinePort, network: str, address: str) -> bool:
+        """True if another port, or the rows of another VM, have the address."""
+        key = (network, address)
+        others = self._informers.ports.by_index(BY_ADDRESS, "/".join(key))
+        return (
+            any(one.name != port.name for one in others)
+            or any(self._reserves(name, key) for name in self._reserved if name != port.name)
+            or self._rows.owners.get(key, port.spec.vm) != port.spec.vm
+        )
+
+
+class _Taken(Container[str]):
+    """Addresses without mask that a port cannot have, because others have them."""
+
+    def __init__(self, book: AddressBook, port: VirtualMachinePort, network: str) -> None:
+        self._book = book
+        self._port = port
+        self._network = network
+
+    def __contains__(self, address: object) -> bool:
+        return self._book.is_taken(self._port, self._network, str(address))
+
+
+def read_addresses(rows: Rows) -> RowAddresses:
+    """The addresses of logical ports of VMs of our own hosts. Pure."""
+    found = RowAddresses({}, {})
+    for row in rows.get(PORTS, ()):
+        ids = external_ids(row)
+        vm, network = vm_in(ids), ids.get(NETWORK_KEY, "")
+        if vm is None or vm.namespace != OWN_NAMESPACE or ids.get(OWNER_KEY) != OWN_CONTROLLER:
+            continue
+        for text in row.get("addresses") or ():
+            try:
+                mac, *addresses = text.split()
+                read = tuple(str(parse_any(one)) for one in addresses)
+                found.ports[vm.name, network, parse_mac(mac)] = read
+            except (Invalid, ValueError):
+                continue  # somebody else wrote it, or it is ``unknown``
+            found.owners.update({(network, one): vm.name for one in read})
+    return found
+
+
+def _unfit(port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:
+    """That one of the addresses is none for a port of the network."""
+    for one in addresses:
+        if problem := address_problem(one, network):
+            remedy = "change spec.addresses" if port.spec.addresses else "change the network, or make the port anew"
+            return reason(NetworkReason.NO_ADDRESS, problem=problem, remedy=remedy)
+    return None

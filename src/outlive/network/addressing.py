@@ -84,6 +84,27 @@ def parse_mac(text: str) -> str:
     return text.lower().replace("-", ":")
 
 
+def is_group(mac: str) -> bool:
+    """True for a MAC of many: no interface has one."""
+    return bool(int(mac[:2], 16) & 1)
+
+
+def mac_key(text: str) -> str:
+    """By what MACs are compared: the one form of each, and a text that is no MAC as it is."""
+    try:
+        return parse_mac(text)
+    except Invalid:
+        return text
+
+
+def address_key(text: str) -> str:
+    """By what addresses are compared, with or without mask: the one form of each; what is none as it is."""
+    try:
+        return str(parse_any(text))
+    except Invalid:
+        return text
+
+
 def is_within(address: Address, subnets: Iterable[Subnet]) -> bool:
     """True if one of the subnets contains the address."""
     return any(address in subnet for subnet in subnets)

@@ -7,7 +7,7 @@ wrong than OVN: then nothing is deleted, and somebody is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -17,6 +17,7 @@ from outlive.network.copies import VmKey
 from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Columns, Rows
 from outlive.network.owners import external_ids, vm_in
+from outlive.network.pause import PauseReader
 from outlive.network.ports import NorthboundDb
 from outlive.runtime.metrics import Gauge
 
@@ -50,7 +51,8 @@ def _own_vm(row: Columns) -> VmKey | None:
 
 
 class RowCleanup:
-    """See the module. ``known``: names of VMs with ports, and of networks; ``look``: has the controller look again."""
+    """See the module. ``known``: names of VMs with ports, and of networks; ``look``: has the controller look again;
+    ``runs_unknown``: true of a VM that a host runs and the store does not know."""
 
     def __init__(
         self,
@@ -60,6 +62,8 @@ class RowCleanup:
         period_s: float,
         known: Callable[[], tuple[Collection[str], Collection[str]]],
         look: Callable[[str, str], None],
+        pause: PauseReader,
+        runs_unknown: Callable[[str], Awaitable[bool]],
         orphans: Gauge,
     ) -> None:
         self._nb = northbound
@@ -67,6 +71,8 @@ class RowCleanup:
         self._period_s = period_s
         self._known = known
         self._look = look
+        self._pause = pause
+        self._runs_unknown = runs_unknown
         self._gauge = orphans
         self._seen: set[tuple[str, str]] = set()
         """Kind and name of what was an orphan the last time."""
@@ -81,7 +87,10 @@ class RowCleanup:
             await self._clock.sleep(self._period_s)
 
     async def look(self) -> None:
-        """Find orphans, and have those deleted that were there the last time."""
+        """Find orphans, and have those deleted that were there the last time; none while the cluster is paused."""
+        if (await self._pause()).paused:
+            self._seen = set()
+            return
         vms, networks = self._known()
         gone_vms, gone_networks, have_rows = find_orphans(await self._nb.rows(), vms, networks)
         found = {("vm", name) for name in gone_vms} | {("network", name) for name in gone_networks}
@@ -90,6 +99,7 @@ class RowCleanup:
             _log.error("network.cleanup_refused", gone=len(gone_vms), of=have_rows, named=sorted(gone_vms)[:NAMED])
             self._seen = set()
             return
+        found -= {("vm", name) for name in sorted(gone_vms) if await self._runs_unknown(name)}
         for kind, name in sorted(found - self._seen):
             _log.warning("network.orphan_found", kind=kind, name=name, deleted_after_s=self._period_s)
         for kind, name in sorted(found & self._seen):

@@ -13,6 +13,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -23,10 +24,13 @@ from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
+from outlive.network.keys import NETWORK_PREFIX, VM_PREFIX, NetworkKeys
 from outlive.network.names import OWN_NAMESPACE, ROUTED
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
+from outlive.network.owners import ForeignRow
+from outlive.network.pause import ClusterPause, read_pause, runs_unknown
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
     Chassis,
@@ -39,31 +43,32 @@ from outlive.network.stage_times import StageTimes, SwitchOver
 from outlive.network.switches import NetworkSwitches
 from outlive.network.views import (
     VmPlace,
+    foreign_reason,
     host_chassis,
+    is_down,
     is_programmed,
     obstacle_of,
     own_port,
     place_of,
+    present_port,
+    row_names,
+    wants_address,
 )
 from outlive.resources import (
     Announcement,
-    Hypervisor,
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
-    VirtualNetwork,
 )
-from outlive.resources.networks import interface_id
+from outlive.resources.networks import interface_id, present_network
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
-from outlive.store import Store
+from outlive.store import Store, read
 
-NETWORK_PREFIX: Final = "network/"
-VM_PREFIX: Final = "vm/"
 BOUND_LOOK_S: Final = 0.25
 """How often a binding, and the flows of a target, are looked at beside what the southbound database reports."""
 WAIT_S: Final = 30.0
@@ -128,13 +133,20 @@ class NetworkController:
         self._neighbours_limit = neighbours_limit
         self._locks: dict[str, asyncio.Lock] = {}
         self._writer = StatusWriter(store, informers, clock)
-        self._addresses = AddressBook(informers, self._writer)
-        self.switches = NetworkSwitches(informers, self._writer, northbound, clock)
+        self._addresses = AddressBook(informers, self._writer, northbound, clock)
+        self.switches = NetworkSwitches(
+            informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
+        )
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
+        self._moves: dict[str, tuple[str, str]] = {}
+        """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
-        self._seen_s: dict[str, float] = {}
+        """Logical port → its VM, of VMs that have ports now …"""
+        self._ports_of_vm: dict[str, tuple[str, ...]] = {}
+        """… and what of it is there, by VM."""
+        self.keys = NetworkKeys(informers, self._events, clock)
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
@@ -143,8 +155,10 @@ class NetworkController:
             northbound,
             clock,
             period_s=gc_period_s,
-            known=self._known_names,
+            known=self.keys.list_names,
             look=self._look_again,
+            pause=partial(read_pause, store),
+            runs_unknown=partial(runs_unknown, store),
             orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
         self._ops = metrics.counter("network_operations_total", "Operations committed", ("op",))
@@ -154,19 +168,18 @@ class NetworkController:
         informers = self.informers
         moves = manager.add_controller(
             _Moves(self),
-            (Watch(informers.vms, self._moving_keys),),
+            (Watch(informers.vms, self.keys.find_moving),),
             self._max_parallel,
             elector=elector,
         )
         others = manager.add_controller(
             self,
             (
-                Watch(
-                    informers.networks, lambda old, new: (NETWORK_PREFIX + _name(old, new), *self._on_network(old, new))
-                ),
-                Watch(informers.ports, self._port_keys),
-                Watch(informers.vms, lambda old, new: self._vm_keys(old, new)),
-                Watch(informers.hosts, self._host_keys),
+                Watch(informers.networks, self.keys.find_of_network),
+                Watch(informers.ports, self.keys.find_vms_of_port),
+                Watch(informers.vms, self.keys.find_vms),
+                Watch(informers.hosts, self.keys.find_of_host),
+                Watch(informers.clusters, self.keys.find_of_cluster),
             ),
             self._max_parallel,
             elector=elector,
@@ -177,55 +190,7 @@ class NetworkController:
         manager.add_task("network-rows", self._follow_rows, elector=elector, after_sync=True)
         manager.add_task("network-times", self._times.run, elector=elector)
 
-    # Which keys a change asks for
-
-    def _moving_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose migration began, went on or ended; only those that have ports."""
-        name = _name(old, new)
-        if place_of(old).move == place_of(new).move == "" or not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
-
-    def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
-        """A VM whose place, ports or definition changed outside of a migration."""
-        if place_of(old).move or place_of(new).move:
-            return ()
-        if old is not None and new is not None and place_of(old) == place_of(new) and old.spec.ports == new.spec.ports:
-            return ()
-        name = _name(old, new)
-        if not self.informers.ports.by_index(BY_VM, name):
-            return ()
-        self._seen_s.setdefault(name, self._clock.monotonic())
-        return (VM_PREFIX + name,)
-
-    def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
-        if (
-            old is not None
-            and new is not None
-            and old.spec == new.spec
-            and old.status.addresses == new.status.addresses
-        ):
-            return ()
-        return {VM_PREFIX + port.spec.vm: None for port in (old, new) if port is not None}
-
-    def _on_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
-        changed = (
-            old is None or new is None or (old.spec, old.status.host_subnets) != (new.spec, new.status.host_subnets)
-        )
-        ports = self.informers.ports.by_index(BY_NETWORK, _name(old, new)) if changed else ()
-        return {VM_PREFIX + port.spec.vm: None for port in ports}
-
-    def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        """A host that came, went or was labelled: routed networks give it a subnet."""
-        facts = [(one.metadata.labels, one.spec.chassis, one.spec.management) for one in (old, new) if one is not None]
-        if len(facts) == 2 and facts[0] == facts[1]:
-            return ()
-        return [NETWORK_PREFIX + one.name for one in self.informers.networks.items() if one.spec.type == "routed"]
-
-    def _known_names(self) -> tuple[list[str], list[str]]:
-        """VMs with ports, and networks."""
-        return self.informers.ports.index_keys(BY_VM), [one.name for one in self.informers.networks.items()]
+    # What is looked at again
 
     def _look_again(self, kind: str, name: str) -> None:
         self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
@@ -275,38 +240,78 @@ class NetworkController:
                 self._locks.pop(name, None)
 
     async def _follow(self, name: str, queue: str) -> Requeue | None:
-        vm, place = self.informers.vms.get(name), place_of(self.informers.vms.get(name))
+        vm = self.informers.vms.get(name)
+        pause = await read_pause(self._store)
+        if pause.paused:
+            vm = await read(self._store, VirtualMachine, name)
+        place = place_of(vm)
+        arrived = self._has_arrived(name, place, pause)
+        is_unknown = vm is None and await runs_unknown(self._store, name)
+        frozen = is_unknown or (pause.paused and not arrived)
+        self.keys.places.pop(name, None)
+        if place.host:
+            self.keys.places[name] = place
         planned: dict[str, OwnPort] = {}
         problems: dict[str, Reason] = {}
+        notices: dict[str, Reason] = {}
+        kept: set[str] = set()
+        """Logical ports of what is refused now: a VM that runs never has less than before."""
         for port in self.informers.ports.by_index(BY_VM, name):
-            found = await self._judge(port, vm, place)
+            network = self.informers.networks.get(present_network(port))
+            if frozen and (network is None or wants_address(port, network) is not None):
+                continue  # whether an address is free is not known
+            if is_down(vm) and not frozen and await self._addresses.release(port):
+                continue  # it comes again, as it is then
+            found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
                 problems[port.name] = found
+                kept |= row_names(port, vm, place) if place.host else set()
             elif found is not None:
                 planned[port.name] = found
-        routed = {own.network.name for own in planned.values() if own.network.type == ROUTED}
+        unreached = self.informers.find_unreached(planned, place.target)
+        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
         known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
-        if place.move and not answers_all and (known is None or known.move != place.move):
-            for network in sorted(routed):  # else the proxy of the target's switch may answer for the guest there
-                await self.switches.reconcile(network)
-        receipt, foreign = await self._commit(name, place, planned, queue)
+        if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
+            for one in routed:  # else the proxy of the target's switch may answer for the guest there
+                await self.switches.reconcile(one)
+        receipt, foreign = await self._commit(
+            OwnVmInput(
+                vm=name,
+                host=place.host or None,
+                target=place.target or None if not unreached else None,
+                ports=tuple(planned.values()),
+                kept=tuple(sorted(kept)),
+                paused=pause.paused or is_unknown,
+                arrived=arrived,
+            ),
+            place.move,
+            queue,
+        )
         if receipt.ops and not answers_all:
-            for network in routed:
-                self._runs[1].add(NETWORK_PREFIX + network)
+            for one in routed:
+                self._runs[1].add(NETWORK_PREFIX + one)
+        self.keys.frozen.pop(name, None)
+        if frozen:
+            self.keys.frozen[name] = None
+            return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
+        self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
-            problems[port_name] = reason(NetworkReason.FOREIGN_ROW, port=planned.pop(port_name).interface)
-        requeue: Requeue | None = Requeue(WAIT_S) if problems else None
+            problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
+        requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
         now_at = as_datetime(self._clock.now())
+        for port_name in (*planned, *problems):
+            self._events.report_port(port_name, problems.get(port_name))
         for port_name, problem in problems.items():
-            self._events.report_problem(port_name, problem)
-            await self._writer.write_port(port_name, refused_status(problem, now_at))
-        move = await self._prepared(name, place, planned, receipt) if place.move else {}
+            await self._writer.write_port(port_name, refused_status(problem, place, now_at))
+        move = await self._prepared(name, place, planned, receipt, unreached) if place.move else {}
         self._measure(name, place, planned, receipt)
         for port_name, own in planned.items():
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.host))
+            self._events.report_notice(port_name, notices.get(port_name))
             change = settled_status(
                 own,
                 place,
+                notices.get(port_name),
                 bound=binding is not None and binding.chassis == self._chassis_of(place.host),
                 move=move.get(port_name),
                 announcements=self._announcements(port_name, own, place),
@@ -317,10 +322,29 @@ class NetworkController:
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
 
+    def _note_move(self, name: str, place: VmPlace, pause: ClusterPause) -> None:
+        """Remember that the VM moves, in the store as it is now."""
+        self._moves.pop(name, None)
+        if place.move:
+            self._moves[name] = (place.target, pause.incarnation)
+
+    def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
+        """True if the VM's move has ended at its target in the store as it is now.
+
+        Only the target writes that, which then has the guest; a store that went back says it of older moves as well.
+        """
+        if place.move:
+            self._note_move(name, place, pause)
+        return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
+
     async def _judge(
-        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace
+        self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
     ) -> OwnPort | Reason | None:
-        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours."""
+        """The port as it is planned, or why it cannot be; ``None``: its network is none of ours.
+
+        ``notices``: gets what is wrong with one that is planned all the same.
+        """
+        wanted, port = port.spec.network, present_port(port, vm)
         network = self.informers.networks.get(port.spec.network)
         if not is_programmed(network):
             return None
@@ -331,23 +355,21 @@ class NetworkController:
         assert network is not None
         assert vm is not None
         addressed = await self._addresses.address(port, network, place)
-        return addressed if isinstance(addressed, Reason) else own_port(addressed, network, vm)
+        if isinstance(addressed, Reason):
+            return addressed
+        if wanted != network.name:
+            notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+        elif addressed.problem is not None:
+            notices[port.name] = addressed.problem
+        return own_port(addressed.port, network, vm)
 
     # Rows
 
-    async def _commit(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], queue: str
-    ) -> tuple[Receipt, tuple[str, ...]]:
-        """Plan the VM's rows and commit what differs; and the interfaces whose ports belong to others."""
-        hosts = [one for one in (place.host, place.target) if one]
+    async def _commit(self, wanted: OwnVmInput, move: str, queue: str) -> tuple[Receipt, dict[str, ForeignRow]]:
+        """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
+        name, hosts = wanted.vm, [one for one in (wanted.host, wanted.target) if one]
         await self._read_chassis(hosts)
-        wanted = OwnVmInput(
-            vm=name,
-            host=place.host or None,
-            target=place.target or None,
-            ports=tuple(planned.values()),
-            chassis={one: self._chassis_of(one) for one in hosts},
-        )
+        wanted = _replace(wanted, chassis={one: self._chassis_of(one) for one in hosts})
         used: list[tuple[OwnVmInput, OwnVmResult]] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
@@ -357,17 +379,17 @@ class NetworkController:
             return result.ops
 
         scope = own_vm_scope(wanted)
-        self._vm_of_port.update(dict.fromkeys(scope.ports, name))
-        seen_s, began_s = self._seen_s.pop(name, None), self._clock.monotonic()
+        self._note_ports(name, scope.ports)
+        seen_s, began_s = self.keys.seen_s.pop(name, None), self._clock.monotonic()
         decide_s = max(0.0, began_s - seen_s) if seen_s is not None else 0.0
         if seen_s is not None:
             self._decide_s.labels(queue).observe(decide_s)
         receipt = await self._nb.transact(scope, plan, comment=f"vm {name}")
         known = self._vms.setdefault(name, _VmRows())
-        if known.move != place.move:
+        if known.move != move:
             self._events.report_aborted(self.informers.vms.get(name), known.move)
-            activated_s = {} if place.move else known.activated_s
-            self._vms[name] = known = _VmRows(place.move, known.move, activated_s, committed_s=self._clock.monotonic())
+            activated_s = {} if move else known.activated_s
+            self._vms[name] = known = _VmRows(move, known.move, activated_s, committed_s=self._clock.monotonic())
         self._vms.move_to_end(name)
         while len(self._vms) > MOVES_KEPT:
             self._vms.popitem(last=False)
@@ -384,9 +406,18 @@ class NetworkController:
             self._decisions.keep(
                 OWN_VM, msgspec.json.encode(given), msgspec.json.encode(result), empty=False, subject=name
             )
-            _log.info("network.programmed", vm=name, host=place.host, target=place.target, operations=len(receipt.ops))
+            _log.info("network.programmed", vm=name, host=given.host, target=given.target, operations=len(receipt.ops))
         known.is_overwritten = False
         return receipt, used[0][1].foreign
+
+    def _note_ports(self, vm: str, ports: tuple[str, ...]) -> None:
+        """Know by a logical port which VM it is of, for as long as the VM has it."""
+        for one in self._ports_of_vm.pop(vm, ()):
+            if self._vm_of_port.get(one) == vm:
+                del self._vm_of_port[one]
+        if ports:
+            self._ports_of_vm[vm] = ports
+            self._vm_of_port.update(dict.fromkeys(ports, vm))
 
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
         """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""
@@ -398,16 +429,21 @@ class NetworkController:
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)
-        if host in self._chassis and (found is None or not found.spec.chassis):
+        if host in self._chassis and (found is None or not (found.spec.chassis or found.status.chassis)):
             return host
         return host_chassis(found, host, self._chassis.values())
 
     # What is reported
 
     async def _prepared(
-        self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt
+        self,
+        name: str,
+        place: VmPlace,
+        planned: dict[str, OwnPort],
+        receipt: Receipt,
+        unreached: dict[str, Reason],
     ) -> dict[str, PortMove]:
-        """Of each port, whether the target can take it over."""
+        """Of each port, whether the target can take it over. ``unreached``: those whose network is not there."""
         target = self._chassis_of(place.target)
         found = {one.name: one for one in await self._sb.chassis()}
         known, features = self._vms[name], self._nb.features()
@@ -416,7 +452,9 @@ class NetworkController:
             binding = await self._sb.binding(interface_id(own.interface, own.mode, place.target))
             if binding is not None and target in binding.activated:
                 known.activated_s.setdefault(port_name, self._clock.monotonic())
-            problem = preparation_problem(own, place.target, target, found, binding, features, known.nb_cfg)
+            problem = unreached.get(port_name) or preparation_problem(
+                own, place.target, target, found, binding, features, known.nb_cfg
+            )
             before = self.informers.ports.get(port_name)
             reported = before.status.migration if before is not None else None
             if problem is None:
@@ -467,7 +505,3 @@ class _Moves:
     async def reconcile(self, key: str) -> Requeue | None:
         """As the controller."""
         return await self._controller.reconcile_vm(key.removeprefix(VM_PREFIX), "moves")
-
-
-def _name(old: Any, new: Any) -> str:
-    return str((new if new is not None else old).name)

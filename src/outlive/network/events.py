@@ -1,12 +1,15 @@
-"""What the network controller tells of ports and VMs as events, and counts."""
+"""What the network controller tells of ports, networks and VMs as events, and how many of them it has refused."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 from outlive.network.informers import NetworkInformers
 from outlive.network.views import VmPlace
-from outlive.resources import ObjectRef, VirtualMachine, condition
+from outlive.resources import ObjectRef, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
+from outlive.resources.meta import Resource
 from outlive.resources.reasons import MigrationReason, NetworkReason, Reason, render
 from outlive.runtime.metrics import Metrics
 
@@ -22,6 +25,11 @@ class NetworkEvents:
         self._informers = informers
         self._emit = emit
         self._problems = metrics.counter("network_problems_total", "Problems of VMs of own hosts, as told", ("reason",))
+        self._refused: dict[tuple[str, str], str] = {}
+        """Kind and name of what is not programmed now → why …"""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """… and how many of a kind there are for each reason."""
+        self._gauge = metrics.gauge("network_refused", "Ports and networks that are not programmed", ("kind", "reason"))
 
     def report_late(self, vm: str, port: str, place: VmPlace, took_s: float) -> None:
         """Tell that a target was prepared late."""
@@ -48,14 +56,50 @@ class NetworkEvents:
         note = f"somebody else had changed its rows in OVN: {operations} operations have put them right"
         self._warn(_about_vm(vm), "ProgrammedAgain", note)
 
-    def report_problem(self, port: str, problem: Reason) -> None:
-        """Tell why a port is not programmed, where that was not so, or not for this reason."""
-        found = self._informers.ports.get(port)
+    def report_port(self, name: str, problem: Reason | None) -> None:
+        """Tell why a port is not programmed, where that was not so, or not for this reason; ``None``: it is."""
+        found = self._informers.ports.get(name)
+        is_waiting = problem is not None and problem.code == NetworkReason.NO_HOST
+        self._report(VirtualMachinePort, name, found, None if is_waiting else problem)
+
+    def report_network(self, name: str, network: VirtualNetwork | None, problem: Reason | None) -> None:
+        """The same of a network."""
+        self._report(VirtualNetwork, name, network, problem)
+
+    def forget_ports(self, names: Iterable[str]) -> None:
+        """Ports that are gone are not counted."""
+        for name in names:
+            self._count((VirtualMachinePort.__name__, name), None)
+
+    def _report(
+        self,
+        kind: type[Resource],
+        name: str,
+        found: VirtualMachinePort | VirtualNetwork | None,
+        problem: Reason | None,
+    ) -> None:
+        self._count((kind.__name__, name), problem.code if problem is not None and found is not None else None)
         before = condition(found.status.conditions, "Programmed") if found is not None else None
-        if problem.code == NetworkReason.NO_HOST or (before is not None and before.reason == problem.code):
-            return
-        about = ObjectRef(kind="VirtualMachinePort", name=port)
-        self._warn(about, "AddressTaken" if problem.code in _TAKEN else "NotProgrammed", str(render(problem)))
+        if problem is not None and (before is None or before.reason != problem.code):
+            event = "AddressTaken" if problem.code in _TAKEN else "NotProgrammed"
+            self._warn(ObjectRef(kind=kind.__name__, name=name), event, str(render(problem)))
+
+    def _count(self, key: tuple[str, str], code: str | None) -> None:
+        before = self._refused.pop(key, None)
+        if code is not None:
+            self._refused[key] = code
+        for why, change in ((before, -1), (code, 1)):
+            if before != code and why is not None:
+                self._counts[key[0], why] += change
+                self._gauge.labels(key[0], why).set(self._counts[key[0], why])
+
+    def report_notice(self, port: str, notice: Reason | None) -> None:
+        """Tell what is wrong with the network or addresses of a port that is programmed all the same."""
+        found = self._informers.ports.get(port)
+        before = condition(found.status.conditions, "AddressesReserved") if found is not None else None
+        if notice is not None and (before is None or before.reason != notice.code):
+            about = ObjectRef(kind="VirtualMachinePort", name=port)
+            self._warn(about, "AddressTaken" if notice.code in _TAKEN else "NotChanged", str(render(notice)))
 
     def _warn(self, about: ObjectRef, reason: str, note: str) -> None:
         self._problems.labels(reason).inc()

@@ -1,8 +1,9 @@
 """The hosts that a VM may run on by where its networks are.
 
-A network reaches the hosts that have its labels (``VirtualNetwork.spec.hostLabels``). Of each VM that has a port on one
-that does not reach all hosts this writes ``VirtualMachine.status.networkHosts``, and everybody who sends a VM anywhere
-goes by it as by its other limits (``VirtualMachine.allowed_hosts``). It needs no OVN: bridged networks are limited too.
+A network reaches the hosts that have its labels (``VirtualNetwork.spec.hostLabels``); one in OVN reaches no host that
+says that it runs no OVN. Of each VM that has a port on one that does not reach all hosts this writes
+``VirtualMachine.status.networkHosts``, and everybody who sends a VM anywhere goes by it as by its other limits
+(``VirtualMachine.allowed_hosts``). It needs no OVN: bridged networks are limited too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from outlive.base.clock import Clock
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
+from outlive.network.views import lacks_ovn, reaches_host
 from outlive.resources import Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.runtime.controller import Requeue, Watch
 from outlive.runtime.election import Elector
@@ -28,17 +30,14 @@ _replace = msgspec.structs.replace
 def reached_hosts(
     ports: Iterable[VirtualMachinePort], networks: Mapping[str, VirtualNetwork], hosts: Iterable[Hypervisor]
 ) -> dict[str, tuple[str, ...]]:
-    """Each network of these ports that has host labels → the hosts that have them, both by name."""
-    limited = {
-        name: networks[name]
-        for name in sorted({port.spec.network for port in ports})
-        if name in networks and networks[name].spec.host_labels
-    }
-    known = list(hosts) if limited else []
-    return {
-        name: tuple(sorted(host.name for host in known if network.reaches(host.metadata.labels)))
-        for name, network in limited.items()
-    }
+    """Each network of these ports that does not reach all hosts → the hosts that it reaches, both by name."""
+    known = list(hosts)
+    found = {}
+    for network in [networks[name] for name in sorted({port.spec.network for port in ports}) if name in networks]:
+        reached = tuple(sorted(host.name for host in known if reaches_host(network, host)))
+        if network.spec.host_labels or len(reached) < len(known):
+            found[network.name] = reached
+    return found
 
 
 def with_host_limits(objects: Iterable[Resource]) -> Iterator[Resource]:
@@ -73,6 +72,8 @@ class NetworkHostLimits:
         self._store = store
         self._informers = informers
         self._clock = clock
+        self._without_ovn: set[str] = set()
+        """Hosts that say that they run no OVN."""
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
         """Have the manager run it."""
@@ -89,7 +90,9 @@ class NetworkHostLimits:
         """Write what the networks of one VM reach, where it is not written."""
         informers = self._informers
         networks = {one.name: one for one in informers.networks.items()}
-        hosts = reached_hosts(informers.ports.by_index(BY_VM, vm), networks, informers.hosts.items())
+        is_limited = self._without_ovn or any(one.spec.host_labels for one in networks.values())
+        known = informers.hosts.items() if is_limited else ()
+        hosts = reached_hosts(informers.ports.by_index(BY_VM, vm), networks, known)
         cached = informers.vms.get(vm)
         if cached is None or cached.status.network_hosts == hosts:
             return None
@@ -111,10 +114,17 @@ class NetworkHostLimits:
         return self._vms_on(network.name) if network is not None and labels[0] != labels[1] else ()
 
     def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
-        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+        facts = [(one.metadata.labels, lacks_ovn(one)) for one in (old, new) if one is not None]
+        if len(facts) == 2 and facts[0] == facts[1]:
             return ()
-        limited = [one.name for one in self._informers.networks.items() if one.spec.host_labels]
-        return {vm: None for name in limited for vm in self._vms_on(name)}
+        some_lacked = bool(self._without_ovn)
+        if old is not None:
+            self._without_ovn.discard(old.name)
+        if new is not None and lacks_ovn(new):
+            self._without_ovn.add(new.name)
+        is_everywhere = not (some_lacked or self._without_ovn)
+        networks = [one for one in self._informers.networks.items() if one.spec.host_labels or not is_everywhere]
+        return {vm: None for one in networks for vm in self._vms_on(one.name)}
 
     def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
         """A VM that is new, or of which somebody wrote something else."""

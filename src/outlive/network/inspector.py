@@ -38,16 +38,19 @@ from outlive.network.ports import (
     last_change,
 )
 from outlive.network.switches import NetworkSwitches
-from outlive.network.topology import plan_topology
+from outlive.network.topology import plan_topology, topology_scope
 from outlive.network.traces import TraceAnswer, read_trace, traced_ports
 from outlive.network.views import (
     VmPlace,
+    foreign_reason,
     host_chassis,
     is_programmed,
     network_problem,
     obstacle_of,
     own_port,
     place_of,
+    present_port,
+    row_names,
     wants_address,
 )
 from outlive.resources import VirtualMachinePort
@@ -184,7 +187,8 @@ class NetworkInspector:
         """Of each port of a VM that is meant to be in OVN, its plan or why there is none."""
         record, place = self._informers.vms.get(vm), place_of(self._informers.vms.get(vm))
         found: dict[str, OwnPort | Reason] = {}
-        for port in self._ports_of(vm):
+        for each in self._ports_of(vm):
+            port = present_port(each, record)
             network = self._informers.networks.get(port.spec.network)
             overlaps = self._switches.overlap_of(port.spec.network)
             problem = obstacle_of(self._informers.facts_of(port, record, place, overlaps))
@@ -228,20 +232,25 @@ class NetworkInspector:
             problem = network_problem(network, self._switches.overlap_of(name))
             if problem is not None:
                 return iter((finding(about, problem),))
-        rows = await self._nb.rows(Scope(networks=(name,)))
-        given = self._switches.topology_of(name, network, rows, self._nb.features())
-        return compare_rows(about, plan_topology(given).ops, rows)
+        features = self._nb.features()
+        rows = await self._nb.rows(topology_scope(self._switches.topology_of(name, network, {}, features)))
+        result = plan_topology(self._switches.topology_of(name, network, rows, features))
+        others = [finding(about, foreign_reason(one)) for one in result.foreign]
+        return iter((*others, *compare_rows(about, result.ops, rows)))
 
     async def _vm(self, name: str, chassis: list[Chassis]) -> list[NetworkFinding]:
         place, planned = place_of(self._informers.vms.get(name)), self.planned_ports(name)
         found = [finding(f"VirtualMachinePort/{port}", why) for port, why in planned.items() if isinstance(why, Reason)]
         good = {port: own for port, own in planned.items() if isinstance(own, OwnPort)}
+        if self._informers.find_unreached(good, place.target):
+            place = place._replace(target="")
         hosts = [one for one in (place.host, place.target) if one]
         given = OwnVmInput(
             vm=name,
             host=place.host or None,
             target=place.target or None,
             ports=tuple(good.values()),
+            kept=tuple(sorted(self._kept_names(name, place, planned))),
             chassis={one: self._chassis_of(one, chassis) for one in hosts},
         )
         rows = await self._nb.rows(own_vm_scope(given))
@@ -250,10 +259,17 @@ class NetworkInspector:
         for port, own in good.items():
             about = f"VirtualMachinePort/{port}"
             if own.interface in result.foreign:
-                found.append(finding(about, reason(NetworkReason.FOREIGN_ROW, port=own.interface)))
+                found.append(finding(about, foreign_reason(result.foreign[own.interface])))
             else:
                 found += [one for one in await self._bound(about, port, own, place, given.chassis) if one is not None]
         return found
+
+    def _kept_names(self, vm: str, place: VmPlace, planned: Mapping[str, OwnPort | Reason]) -> set[str]:
+        """Logical ports that stay as they are though they cannot be planned, because the VM is on a host."""
+        refused = [self._informers.ports.get(port) for port, why in planned.items() if isinstance(why, Reason)]
+        record = self._informers.vms.get(vm)
+        found = [row_names(port, record, place) for port in refused if port is not None and place.host]
+        return set().union(*found)
 
     async def _bound(
         self, about: str, name: str, own: OwnPort, place: VmPlace, chassis: dict[str, str]

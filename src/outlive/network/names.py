@@ -63,9 +63,12 @@ LAYER2: Final = "layer2"
 LOCALNET: Final = "localnet"
 
 
-def hypervisor_switch(hypervisor: str, network: str = DEFAULT_NETWORK) -> str:
-    """The switch of a hypervisor on a routed network."""
-    return hypervisor if network == DEFAULT_NETWORK else f"{flat(network)}_{hypervisor}"
+def own_switch(network: str, topology: str, host: str = "") -> str:
+    """The logical switch of a network of our own hosts, on a routed one that of a host.
+
+    Names of objects have no underscore, so that no two networks have a switch of one name.
+    """
+    return f"{network}_{host}" if topology == ROUTED else f"{network}_ovn_{topology}_switch"
 
 
 def router_port(switch: str) -> str:
@@ -95,5 +98,5 @@ def controller_name(network: str) -> str:
 
 
 def switch_name(network: str, topology: str) -> str:
-    """The logical switch of a layer2 or localnet network."""
+    """The logical switch of a layer2 or localnet network of pods."""
     return f"{flat(network)}_ovn_{topology}_switch"

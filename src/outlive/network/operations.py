@@ -216,16 +216,21 @@ class RowsDraft:
 
         The patch names the keys of all rows that are found, whichever of them a driver keeps.
         """
-        patch = dict(row)
-        for name, value in row.items():
-            if isinstance(value, dict):
-                keys = {key for found in self.find(table, where) for key in found.get(name, {})}
-                patch[name] = {**dict.fromkeys(sorted(keys)), **value}
-        self.add(upsert(table, where, patch))
+        self.add(upsert(table, where, replacing_patch(self.find(table, where), row)))
 
     def change(self) -> RowsChange:
         """The operations and the rows after them."""
         return RowsChange(ops=tuple(self.ops), rows=self.rows)
+
+
+def replacing_patch(found: Sequence[Columns], row: Columns) -> Columns:
+    """The patch that makes any of these rows this one: of maps that ``row`` names, keys that it lacks go too."""
+    patch = dict(row)
+    for name, value in row.items():
+        if isinstance(value, dict):
+            keys = {key for one in found for key in one.get(name, {})}
+            patch[name] = {**dict.fromkeys(sorted(keys)), **value}
+    return patch
 
 
 def needed(rows: Rows, ops: Iterable[Op]) -> list[Op]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address, ip_interface
 
-from outlive.network.addressing import parse_any
+from outlive.base.errors import Invalid
+from outlive.network.addressing import Address, parse_any, parse_host, parse_mac
 from outlive.network.announce import ArpFrame, Frame, NeighbourAdvertisement, announce_address, encode_frame
 from outlive.network.names import PROXY_MAC
 from outlive.network.own_vms import OwnPort
@@ -29,9 +30,13 @@ def tell_guest(
     is_home = any(str(ip_interface(one).network) in own.network.host_subnets.get(host, ()) for one in own.addresses)
     frames: list[Frame] = []
     for port, place in neighbours:
-        for cidr in port.status.addresses:
-            if ip_interface(cidr).network in homes and len(frames) < limit:
-                frames.append(_at(own.mac, cidr, port.spec.mac.lower() if is_home and place == host else PROXY_MAC))
+        try:
+            mac, addresses = parse_mac(port.spec.mac), [parse_host(one) for one in port.status.addresses]
+        except Invalid:
+            continue  # it has no rows in OVN either, and its own condition says why
+        for address in addresses:
+            if address.network in homes and len(frames) < limit:
+                frames.append(_at(own.mac, address.ip, mac if is_home and place == host else PROXY_MAC))
     if not frames:
         return ()
     interface = interface_id(own.interface, own.mode, host)
@@ -52,8 +57,7 @@ def tell_neighbours(addresses: Iterable[str], mac: str, *, is_home: bool) -> tup
     return tuple(encode_frame(one) for one in frames)
 
 
-def _at(guest: str, cidr: str, mac: str) -> Frame:
-    address = parse_any(cidr)
+def _at(guest: str, address: Address, mac: str) -> Frame:
     if isinstance(address, IPv4Address):
         text = str(address)
         return ArpFrame(op="reply", eth_dst=guest, sender_mac=mac, sender_ip=text, target_mac=guest, target_ip=text)

@@ -25,7 +25,6 @@ from outlive.network.names import (
     LAYER2,
     LOCAL,
     LOCALNET,
-    NAME_KEY,
     NETWORK_KEY,
     NOBODY,
     OWN_CONTROLLER,
@@ -34,17 +33,34 @@ from outlive.network.names import (
     ROUTED,
     TOPOLOGY_KEY,
     ZONE_KEY,
-    hypervisor_switch,
+    own_switch,
     router_port,
-    switch_name,
 )
-from outlive.network.operations import DHCP, PORTS, ROUTES, Columns, Op, Rows, RowsDraft, delete
-from outlive.network.owners import external_ids, is_of_vm, vm_in, vm_keys
+from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Columns, Op, Rows, RowsDraft, delete, upsert
+from outlive.network.owners import (
+    ForeignRow,
+    belongs_to,
+    external_ids,
+    foreign_row,
+    is_of_vm,
+    is_on_cluster_router,
+    is_part_of,
+    vm_keys,
+)
 from outlive.network.ports import OvnFeatures, Scope
 from outlive.network.routes import BY_DESTINATION, is_home_of
+from outlive.network.scopes import without_host_mask
 from outlive.network.switch_ports import address_text
 from outlive.resources.networks import PortMode, interface_id
 from outlive.runtime.decisions import Decision
+
+_REACHED_BY_NOBODY: Final[Columns] = {
+    "enabled": False,
+    "addresses": [],
+    "options": {"requested-chassis": NOBODY, "activation-strategy": None},
+}
+DHCP_REFERENCES: Final = ("dhcpv4_options", "dhcpv6_options")
+"""Columns of a port that name its DHCP rows."""
 
 
 class OwnNetwork(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,6 +101,13 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Where it is being moved to while it runs."""
     ports: tuple[OwnPort, ...] = ()
     """Of a VM that is gone: none."""
+    kept: tuple[str, ...] = ()
+    """Logical ports of interfaces that are refused now: they stay as they are, with their DHCP rows and routes."""
+    paused: bool = False
+    """The cluster is paused, or a host runs the VM and the store does not know it: rows that exist stay as they are,
+    and only interfaces that have none get some …"""
+    arrived: bool = False
+    """… unless the VM's move has ended at its target since: then its ports follow it all the same."""
     chassis: dict[str, str] = {}
     """Host → its chassis; one that is left out has the host's name."""
     strategies: tuple[str, ...] = ()
@@ -101,8 +124,8 @@ class OwnVmResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For one transaction; only those that change something."""
     rows: Rows
     """The tables after them, all of them."""
-    foreign: tuple[str, ...] = ()
-    """Interfaces whose logical port somebody else has made: it stays as it is, and they have none."""
+    foreign: dict[str, ForeignRow] = {}
+    """Interface → the row of somebody else in place of one of its own: both stay as they are."""
     why: tuple[str, ...]
     """What holds for this VM, in words."""
 
@@ -112,10 +135,9 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
     plan = _Plan(given)
     for port in given.ports:
         plan.add(port)
-    plan.delete_others()
-    return OwnVmResult(
-        ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=tuple(plan.foreign), why=tuple(plan.why)
-    )
+    if given.arrived or not given.paused:
+        plan.delete_others()
+    return OwnVmResult(ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=plan.foreign, why=tuple(plan.why))
 
 
 def isolated_hosts(row: Columns) -> dict[str, int]:
@@ -141,6 +163,7 @@ def own_vm_scope(given: OwnVmInput) -> Scope:
             dict.fromkeys(interface_id(one.interface, one.mode, host) for one in given.ports for host in hosts)
         ),
         addresses=tuple(address.partition("/")[0] for one in given.ports for address in one.addresses),
+        names=tuple(dict.fromkeys(switch_on(one.network, host) for one in given.ports for host in hosts)),
     )
 
 
@@ -158,7 +181,7 @@ class _Plan:
         self.vm = VmKey(OWN_NAMESPACE, given.vm)
         self.draft = RowsDraft(given.rows)
         self.why: list[str] = []
-        self.foreign: dict[str, None] = {}
+        self.foreign: dict[str, ForeignRow] = {}
         places = (given.host, given.target if given.target != given.host else None)
         self.places = [place for place in places if place]
         self._ports: set[str] = set()
@@ -166,7 +189,14 @@ class _Plan:
         self._prefixes: set[str] = set()
 
     def add(self, port: OwnPort) -> None:
-        """Plan one interface on its network."""
+        """Plan one interface on its network; one that meets a row of somebody else keeps what it has."""
+        if (foreign := self._find_foreign(port)) is not None:
+            self.foreign[port.interface] = foreign
+            self.why.append(f"port {port.interface} stays as it is: {foreign.row} belongs to {foreign.owner}")
+            return
+        if self.given.paused and not self.given.arrived and self._has_rows(port):
+            self.why.append(f"port {port.interface} stays as it is: the cluster is paused")
+            return
         network, text = port.network, address_text(port.mac, port.addresses)
         for place in self.places if port.mode == "twin" else self.places[:1]:
             name = interface_id(port.interface, port.mode, place)
@@ -186,10 +216,6 @@ class _Plan:
                 },
             }
             known = next(iter(self.draft.find(PORTS, {"name": name})), {})
-            if known and not self._owns(known):
-                self.foreign[port.interface] = None
-                self.why.append(f"port {name} belongs to somebody else")
-                continue
             row |= self._shared(port, known, text) if port.mode == "shared" else self._twin(port, known, text, place)
             row["external_ids"] |= {key: value for key, value in external_ids(known).items() if _is_mark(key)}
             self.draft.replace(PORTS, {"name": name}, _keeping_options(row, known))
@@ -198,6 +224,35 @@ class _Plan:
                 self._add_dhcp(port, name)
         if network.type == ROUTED and self.places:
             self._add_routes(port)
+
+    def _has_rows(self, port: OwnPort) -> bool:
+        """True if OVN has a port of this interface for any host, or a route to one of its addresses."""
+        prefixes = {str(parse_any(cidr)) for cidr in port.addresses}
+        return any(
+            external_ids(row).get(INTERFACE_KEY) == port.interface or row.get("ip_prefix") in prefixes
+            for table in (PORTS, ROUTES)
+            for row in self.draft.table(table)
+            if belongs_to(row, self.vm)
+        )
+
+    def _find_foreign(self, port: OwnPort) -> ForeignRow | None:
+        """A row of somebody else where the port is to have one now, or when the target has the guest."""
+        for place in self.places:
+            for row in self.draft.find(PORTS, {"name": interface_id(port.interface, port.mode, place)}):
+                if not belongs_to(row, self.vm):
+                    return foreign_row(PORTS, row)
+            for row in self.draft.find(SWITCHES, {"name": switch_on(port.network, place)}):
+                if not is_part_of(row, port.network.name):
+                    return foreign_row(SWITCHES, row)
+        is_away = port.network.type == ROUTED and not all(
+            is_home_of(port.network.host_subnets, place, port.addresses) for place in self.places
+        )
+        prefixes = {str(parse_any(cidr)) for cidr in port.addresses} if is_away else set()
+        for row in self.draft.table(ROUTES):
+            is_one = without_host_mask(row.get("ip_prefix", "")) in prefixes and is_on_cluster_router(row)
+            if is_one and row.get("policy", BY_DESTINATION) == BY_DESTINATION and not belongs_to(row, self.vm):
+                return foreign_row(ROUTES, row)
+        return None
 
     def _shared(self, port: OwnPort, known: Columns, text: str) -> Columns:
         isolated = isolated_hosts(known)
@@ -264,56 +319,60 @@ class _Plan:
                     "ip_prefix": address,
                     "nexthop": address,
                     "policy": BY_DESTINATION,
-                    "output_port": router_port(hypervisor_switch(place, network.name)),
+                    "output_port": router_port(switch_on(network, place)),
                     "external_ids": {ZONE_KEY: LOCAL, OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)},
                 },
             )
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
     def delete_others(self) -> None:
-        """Delete rows of the VM that it is not to have; a port that a host is isolated from stays until that ends."""
-        gone = [
-            row["name"]
-            for row in self.draft.table(PORTS)
-            if self._is_own_port(row) and row["name"] not in self._ports and not isolated_hosts(row)
+        """Delete rows of the VM that it is not to have; those of interfaces that are refused stay.
+
+        A port that a host is isolated from stays until that ends, and is reached by nobody. Conditions name keys of
+        ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
+        """
+        own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
+        kept = [
+            row for row in own if row["name"] in self.given.kept or external_ids(row).get(INTERFACE_KEY) in self.foreign
         ]
+        ours = {OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)}
+        names = {*self._ports, *(row["name"] for row in kept)}
+        gone = []
+        for row in own:
+            where = {"name": row["name"], "external_ids": ours}
+            if row["name"] not in names and isolated_hosts(row):
+                self.draft.add(upsert(PORTS, where, _REACHED_BY_NOBODY))
+                self.why.append(f"port {row['name']} stays, disabled, until no host is isolated from it")
+            elif row["name"] not in names:
+                gone.append(where)
         if gone:
-            self.draft.add(delete(PORTS, *({"name": name} for name in gone)))
-            self.why.append(f"ports {', '.join(gone)} are deleted")
-        routes = [
-            row
-            for row in self.draft.table(ROUTES)
-            if self._owns(row) and is_of_vm(row, self.vm) and row.get("ip_prefix") not in self._prefixes
-        ]
-        for row in routes:
-            where = {"ip_prefix": row.get("ip_prefix"), "policy": row.get("policy"), "router": None}
-            self.draft.add(delete(ROUTES, {**where, "external_ids": vm_keys(self.vm)}))
-        served = [
-            row
-            for row in self.draft.table(DHCP)
-            if self._owns(row)
-            and external_ids(row).get(NAME_KEY) == str(self.vm)
-            and external_ids(row).get(ID_KEY) not in self._dhcp
-        ]
-        for row in served:
-            self.draft.add(delete(DHCP, {"external_ids": dict(external_ids(row))}))
-
-    def _is_own_port(self, row: Columns) -> bool:
-        return self._owns(row) and vm_in(external_ids(row)) == self.vm and bool(row.get("name"))
-
-    def _owns(self, row: Columns) -> bool:
-        return external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER
+            self.draft.add(delete(PORTS, *gone))
+            self.why.append(f"ports {', '.join(where['name'] for where in gone)} are deleted")
+        prefixes = self._prefixes | {word for row in kept for word in _port_addresses(row)}
+        for row in self.draft.table(ROUTES):
+            if belongs_to(row, self.vm) and is_of_vm(row, self.vm) and row.get("ip_prefix") not in prefixes:
+                where = {"ip_prefix": row.get("ip_prefix"), "policy": row.get("policy"), "router": None}
+                self.draft.add(delete(ROUTES, {**where, "external_ids": ours}))
+        served = self._dhcp | {row[family] for row in kept for family in DHCP_REFERENCES if family in row}
+        for row in self.draft.table(DHCP):
+            if belongs_to(row, self.vm) and external_ids(row).get(ID_KEY) not in served:
+                self.draft.add(delete(DHCP, {"external_ids": dict(external_ids(row))}))
 
 
 def switch_on(network: OwnNetwork, host: str) -> str:
     """The logical switch of the network that a port on this host is on."""
-    return hypervisor_switch(host, network.name) if network.type == ROUTED else switch_name(network.name, network.type)
+    return own_switch(network.name, network.type, host)
 
 
 def _addresses(port: OwnPort, text: str) -> list[str]:
     """A port that may use any MAC, on a switch that floods, also gets what is for MACs that nobody has."""
     floods = port.network.type in (LAYER2, LOCALNET) and not port.port_security
     return [text, "unknown"] if floods else [text]
+
+
+def _port_addresses(row: Columns) -> set[str]:
+    """The addresses of a port, also of one that is disabled and only allows them."""
+    return {word for column in ("addresses", "port_security") for text in row.get(column, ()) for word in text.split()}
 
 
 def _is_mark(key: str) -> bool:

@@ -9,12 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from outlive.network.copies import VmKey
-from outlive.network.names import NAME_KEY, NAMESPACE_KEY, OWNER_KEY, VM_KEY, ZONE_KEY
-from outlive.network.operations import Columns, Op, delete
+from outlive.network.names import (
+    NAME_KEY,
+    NAMESPACE_KEY,
+    NETWORK_KEY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+    VM_KEY,
+    ZONE_KEY,
+)
+from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Columns, Op, delete
 
 _KEYS: Final = (ZONE_KEY, OWNER_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY)
 """All that decides whose a row is."""
+
+_NOUNS: Final = {
+    SWITCHES: "logical switch",
+    ROUTER_PORTS: "logical router port",
+    PORTS: "logical switch port",
+    ROUTES: "route of the cluster router to",
+}
+
+
+class ForeignRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A row that has the name, or the place, of one of ours and belongs to somebody else: it stays as it is."""
+
+    row: str
+    """Which row it is, in words."""
+    owner: str
+    """Whose it is, in words."""
 
 
 def external_ids(row: Columns) -> Mapping[str, str]:
@@ -55,3 +81,27 @@ def delete_rows(table: str, rows: Iterable[Columns]) -> tuple[Op, ...]:
 def vm_keys(vm: VmKey) -> dict[str, str]:
     """The external ids by which rows of the VM are found."""
     return {NAMESPACE_KEY: vm.namespace, VM_KEY: vm.name}
+
+
+def is_part_of(row: Columns, network: str) -> bool:
+    """True for a part of that network of our own hosts itself; a port of a VM is none."""
+    ids = external_ids(row)
+    return ids.get(OWNER_KEY) == OWN_CONTROLLER and ids.get(NETWORK_KEY) == network and VM_KEY not in ids
+
+
+def belongs_to(row: Columns, vm: VmKey) -> bool:
+    """True for a row that the network controller made for that VM of our own hosts."""
+    return external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and vm_in(external_ids(row)) == vm
+
+
+def foreign_row(table: str, row: Columns) -> ForeignRow:
+    """The row as it is reported to users."""
+    ids = external_ids(row)
+    owner, vm = ids.get(OWNER_KEY, ""), vm_in(ids)
+    if owner != OWN_CONTROLLER:
+        whose = owner or "somebody else"
+    elif vm is None:
+        whose = f"network {ids.get(NETWORK_KEY, '')}"
+    else:
+        whose = f"VM {vm.name}"
+    return ForeignRow(row=f"{_NOUNS[table]} {row.get('name') or row.get('ip_prefix')}", owner=whose)

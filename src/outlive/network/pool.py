@@ -1,13 +1,26 @@
-"""Addresses of networks: which are free, and which subnet each host of a routed network has. Pure."""
+"""Addresses of networks: which are free, and which subnet each host of a routed network has; and what is wrong with a
+network or a port as its user wrote it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from collections.abc import Container, Iterable
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
-from outlive.base.errors import BadInput, LimitExceeded
-from outlive.resources.networks import Subnet, VirtualNetworkSpec
+from outlive.base.errors import BadInput, Invalid, LimitExceeded
+from outlive.network.addressing import (
+    TEXTS_KEPT,
+    is_group,
+    parse_address,
+    parse_any,
+    parse_host,
+    parse_mac,
+    parse_subnet,
+)
+from outlive.resources import VirtualNetwork
+from outlive.resources.meta import creation_order
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 
 HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
@@ -16,12 +29,18 @@ TRIES: Final = 1 << 16
 Network = IPv4Network | IPv6Network
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
+def read_cidr(text: str) -> Network:
+    """The addresses of a cidr, or a single one; ``ValueError``."""
+    return ip_network(text)
+
+
 def read_subnet(subnet: Subnet) -> Network:
     """The addresses of a subnet; ``BadInput`` names what is wrong with it."""
     try:
-        network = ip_network(subnet.cidr)
+        network = read_cidr(subnet.cidr)
         for one in subnet.excluded:
-            ip_network(one)
+            read_cidr(one)
     except ValueError as error:
         remedy = "write subnets such as 10.44.0.0/16, with all host bits zero"
         raise BadInput(str(error), place="spec.subnets", remedy=remedy) from None
@@ -66,32 +85,59 @@ def check_network(spec: VirtualNetworkSpec) -> None:
     if spec.type == "localnet" and not spec.physical_network:
         remedy = "name it as in ovn-bridge-mappings of the hosts"
         raise BadInput("a localnet network needs a physical network", place="spec.physicalNetwork", remedy=remedy)
+    for server in spec.dhcp.dns_servers:
+        try:
+            parse_address(server)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.dhcp.dnsServers", remedy=error.remedy) from None
 
 
-def overlapping(networks: Mapping[str, VirtualNetworkSpec]) -> dict[str, str]:
-    """Routed network → an earlier one, by name, whose subnets overlap its own: they share one router."""
+def check_port(spec: VirtualMachinePortSpec) -> None:
+    """``BadInput`` where a port cannot be as its user wrote it, whatever its network is."""
+    try:
+        mac = parse_mac(spec.mac)
+    except Invalid as error:
+        raise BadInput(error.message, place="spec.mac", remedy=error.remedy) from None
+    if is_group(mac):
+        remedy = "write one whose first byte is even, such as 0a:58:0a:2c:07:17"
+        raise BadInput(f"{mac} is the MAC of a group, not of an interface", place="spec.mac", remedy=remedy)
+    for text in spec.addresses:
+        try:
+            parse_any(text)
+        except Invalid as error:
+            raise BadInput(error.message, place="spec.addresses", remedy=error.remedy) from None
+
+
+def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
+    """Routed network → an older one whose subnets overlap its own: they share one router, and the older one keeps it.
+
+    A network that is malformed has no subnets here; that is told of the network itself (``check_network``).
+    """
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
-    for name in sorted(networks):
-        if networks[name].type != "routed":
+    for network in sorted(networks, key=creation_order):
+        if network.spec.type != "routed":
             continue
-        for subnet in networks[name].subnets:
-            own = ip_network(subnet.cidr)
+        try:
+            check_network(network.spec)
+        except BadInput:
+            continue
+        for own in map(read_subnet, network.spec.subnets):
             for other, owner in taken:
-                if owner != name and overlaps(own, other):
-                    found.setdefault(name, owner)
-            taken.append((own, name))
+                if owner != network.name and overlaps(own, other):
+                    found.setdefault(network.name, owner)
+            taken.append((own, network.name))
     return found
 
 
 def subnets_of_host(spec: VirtualNetworkSpec, taken: Iterable[str]) -> tuple[str, ...]:
     """Free subnets of a routed network for one more host, one of each of its subnets; ``LimitExceeded``: none left."""
-    used = [ip_network(one) for one in taken]
+    used = [read_cidr(one) for one in taken]
     found = []
     for subnet in spec.subnets:
         network = read_subnet(subnet)
         parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
-        barred = [ip_network(one) for one in subnet.excluded]
+        barred = [read_cidr(one) for one in subnet.excluded]
         for _, part in zip(range(TRIES), parts, strict=False):
             covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)
             if not covered and not any(overlaps(part, one) for one in used):
@@ -106,22 +152,57 @@ def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
     """The gateway of a subnet: as it is named, else the first address."""
     if subnet is not None and subnet.gateway:
         return str(ip_address(subnet.gateway))
-    network = ip_network(cidr)
+    network = read_cidr(cidr)
     return str(network.network_address + 1) if network.num_addresses > 2 else ""
 
 
-def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
+def address_problem(text: str, network: VirtualNetwork) -> str:
+    """Why no port of the network can have this address; empty: one may. ``Invalid`` where it is none.
+
+    On a network whose addresses are not managed, one may lie in no subnet. The network is well-formed.
+    """
+    address, spec = parse_any(text), network.spec
+    for subnet in spec.subnets:
+        whole = read_cidr(subnet.cidr)
+        if whole.version != address.version or address not in whole:
+            continue
+        if any(address in read_cidr(one) for one in subnet.excluded):
+            return f"{address} is excluded on network {network.name}"
+        own, gateway = whole, str(parse_address(subnet.gateway)) if subnet.gateway else ""
+        if spec.type == "routed":
+            own = parse_subnet(f"{address}/{host_prefix(subnet, whole)}")
+            gateway = gateway_of(str(own))
+        if str(address) == gateway:
+            return f"{address} is the gateway of {own} on network {network.name}"
+        if own.version == 4 and own.num_addresses > 2 and address in (own.network_address, own.broadcast_address):
+            return f"{address} is no address of an interface in {own}, but that of the subnet or of all in it"
+        return ""
+    if spec.subnets and spec.addressing == "managed":
+        return f"{address} lies in no subnet of network {network.name}"
+    return ""
+
+
+def free_address(
+    cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "", after: str = ""
+) -> str:
     """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
 
-    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's.
+    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's. ``after``: an
+    address after which is looked first.
     """
-    network = ip_network(cidr)
-    barred = [ip_network(one) for one in excluded]
+    network = read_cidr(cidr)
+    barred = [read_cidr(one) for one in excluded]
     most = int(network.num_addresses)
-    position = 1 if most > 2 else 0
+    first = 1 if most > 2 else 0
     last = most - 2 if network.version == 4 and most > 2 else most - 1
-    tried = 0
-    while position <= last and tried < TRIES:
+    start = int(parse_address(after)) - int(network.network_address) + 1 if after else first
+    position, tried = start, 0
+    while tried < TRIES:
+        if position > last:
+            if start == first:
+                break
+            position, last, start = first, start - 1, first
+            continue
         address = network.network_address + position
         inside = next((one for one in barred if one.version == address.version and address in one), None)
         if inside is not None:
@@ -134,10 +215,10 @@ def free_address(cidr: str, taken: Collection[str], excluded: Iterable[str] = ()
 
 
 def with_mask(address: str, cidrs: Iterable[str]) -> str:
-    """The address with the mask of the subnet that it lies in; with its own where it lies in none."""
-    interface = ip_interface(address)
+    """The address with the mask of the subnet that it lies in; with its own where it lies in none. ``Invalid``."""
+    found = parse_any(address)
     for cidr in cidrs:
-        network = ip_network(cidr)
-        if network.version == interface.version and interface.ip in network:
-            return f"{interface.ip}/{network.prefixlen}"
-    return str(interface)
+        network = read_cidr(cidr)
+        if network.version == found.version and found in network:
+            return f"{found}/{network.prefixlen}"
+    return str(parse_host(address)) if "/" in address else f"{found}/{found.max_prefixlen}"

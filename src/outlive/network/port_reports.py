@@ -14,7 +14,7 @@ from outlive.network.views import VmPlace
 from outlive.resources import Announcement, PortMove, VirtualMachinePortStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
-from outlive.resources.reasons import NetworkReason, Reason, reason
+from outlive.resources.reasons import NetworkReason, Reason, reason, render
 
 _replace = msgspec.structs.replace
 
@@ -43,23 +43,29 @@ def preparation_problem(
 def settled_status(
     own: OwnPort,
     place: VmPlace,
+    notice: Reason | None,
     *,
     bound: bool,
     move: PortMove | None,
     announcements: tuple[Announcement, ...] | None,
     at: datetime,
 ) -> PortChange:
-    """From the status of a port that OVN has to what it is now. ``announcements``: ``None`` leaves those of before."""
+    """From the status of a port that OVN has to what it is now.
+
+    ``notice``: what is wrong with its network or addresses all the same. ``announcements``: ``None`` leaves those of
+    before.
+    """
     interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
     unbound = None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host])
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
         conditions = now.conditions
-        for kind, problem in (("Programmed", None), ("Bound", unbound), ("AddressesReserved", None)):
+        for kind, problem in (("Programmed", None), ("Bound", unbound), ("AddressesReserved", notice)):
             conditions = with_condition(conditions, condition_of(kind, problem, at))
         switched = now.active_on not in ("", place.host)
         return _replace(
             now,
+            network=own.network.name,
             interfaces=interfaces,
             active_on=place.host,
             switched_at=at if switched else now.switched_at,
@@ -71,10 +77,12 @@ def settled_status(
     return change
 
 
-def refused_status(problem: Reason, at: datetime) -> PortChange:
-    """From the status of a port to one that says why OVN does not have it."""
+def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
+    """From the status of a port to one that says why OVN does not have it, and has its VM's move wait."""
+    move = PortMove(id=place.move, reason=problem.code, message=render(problem).text) if place.move else None
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-        return _replace(now, conditions=with_condition(now.conditions, condition_of("Programmed", problem, at)))
+        conditions = with_condition(now.conditions, condition_of("Programmed", problem, at))
+        return _replace(now, migration=move or now.migration, conditions=conditions)
 
     return change

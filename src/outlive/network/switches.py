@@ -11,19 +11,25 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import LimitExceeded
 from outlive.network.addressing import parse_any
+from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
 from outlive.network.operations import Op, Rows
+from outlive.network.pause import PauseReader
 from outlive.network.pool import overlapping, subnets_of_host
-from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
-from outlive.network.topology import TopologyInput, Travellers, plan_topology
-from outlive.network.views import cidrs_for, is_programmed, network_problem, place_of
+from outlive.network.ports import NorthboundDb, OvnFeatures
+from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
+from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
 from outlive.resources import VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.meta import with_condition
-from outlive.resources.reasons import NetworkReason, reason
+from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.runtime.controller import Requeue
 
 WAIT_S: Final = 30.0
 """When a network that could not be programmed is looked at again."""
+PART: Final = 150
+"""Operations of one transaction: switches, and their ports, of some 50 hosts."""
+PARTS_LIMIT: Final = 200
+"""Transactions of one network; the next try goes on where the last one has ended."""
 NEIGHBOURS_LIMIT: Final = 256
 """Addresses of one home subnet for which the proxy of an old OVN answers."""
 _replace = msgspec.structs.replace
@@ -33,22 +39,38 @@ class NetworkSwitches:
     """See the module."""
 
     def __init__(
-        self, informers: NetworkInformers, writer: StatusWriter, northbound: NorthboundDb, clock: Clock
+        self,
+        informers: NetworkInformers,
+        writer: StatusWriter,
+        northbound: NorthboundDb,
+        clock: Clock,
+        events: NetworkEvents,
+        pause: PauseReader,
     ) -> None:
+        self._pause = pause
+        self._events = events
         self._informers = informers
         self._writer = writer
         self._nb = northbound
         self._clock = clock
+        self._overlaps: tuple[tuple[tuple[str, str], ...], dict[str, str]] = ((), {})
+        """Versions of the networks, and what was found of them."""
 
     def overlap_of(self, name: str) -> str:
-        """A routed network that comes first and whose subnets overlap; empty: none."""
-        return overlapping({one.name: one.spec for one in self._informers.networks.items()}).get(name, "")
+        """An older routed network whose subnets overlap; empty: none."""
+        networks = self._informers.networks.items()
+        versions = tuple((one.name, one.metadata.resource_version) for one in networks)
+        if versions != self._overlaps[0]:
+            self._overlaps = versions, overlapping(networks)
+        return self._overlaps[1].get(name, "")
 
     async def reconcile(self, name: str) -> Requeue | None:
         """A network's switches and routers, and the subnets of its hosts."""
-        network = self._informers.networks.get(name)
+        network, ports = self._informers.networks.get(name), len(self._informers.ports.by_index(BY_NETWORK, name))
         if network is not None and not is_programmed(network):
             return None
+        if (await self._pause()).paused or (network is None and ports):
+            return Requeue(WAIT_S)  # VMs may run on it, whoever has deleted it
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
         if network is not None and problem is None and network.spec.type == "routed":
             try:
@@ -58,10 +80,11 @@ class NetworkSwitches:
                     NetworkReason.NETWORK_INVALID, network=name, problem=error.message, remedy=error.remedy or ""
                 )
         if problem is None:
-            await self._commit_topology(name, network)
+            problem = await self._commit_topology(name, network)
+        self._events.report_network(name, network, problem)
         if network is None:
             return None
-        now_at, ports = as_datetime(self._clock.now()), len(self._informers.ports.by_index(BY_NETWORK, name))
+        now_at = as_datetime(self._clock.now())
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
             return _replace(
@@ -90,11 +113,22 @@ class NetworkSwitches:
         after = await self._writer.write_network(network.name, change)
         return after if after is not None else network
 
-    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> None:
-        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
-            return plan_topology(self.topology_of(name, network, rows, features)).ops
+    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> Reason | None:
+        """Commit what differs, in parts; why not all of it could be."""
+        used: list[TopologyResult] = []
 
-        await self._nb.transact(Scope(networks=(name,)), plan, comment=f"network {name}")
+        def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
+            used[:] = [plan_topology(self.topology_of(name, network, rows, features))]
+            return used[0].ops[:PART]
+
+        scope = topology_scope(self.topology_of(name, network, {}, self._nb.features()))
+        for _ in range(PARTS_LIMIT):
+            await self._nb.transact(scope, plan, comment=f"network {name}")
+            if len(used[0].ops) <= PART:
+                return next((foreign_reason(one) for one in used[0].foreign), None)
+        raise LimitExceeded(
+            f"network {name} is not as planned after {PARTS_LIMIT} transactions", remedy="see who else writes its rows"
+        )
 
     def topology_of(
         self, name: str, network: VirtualNetwork | None, rows: Rows, features: OvnFeatures

@@ -23,9 +23,8 @@ from outlive.network.names import (
     OWNER_KEY,
     PROXY_MAC,
     ROUTED,
-    hypervisor_switch,
+    own_switch,
     router_port,
-    switch_name,
     switch_port_to_router,
 )
 from outlive.network.operations import (
@@ -34,13 +33,18 @@ from outlive.network.operations import (
     ROUTERS,
     SWITCHES,
     Columns,
+    Op,
     Rows,
-    RowsChange,
-    RowsDraft,
     delete,
+    is_same_row,
+    patched,
+    replacing_patch,
+    upsert,
+    without_empty,
 )
-from outlive.network.owners import external_ids
+from outlive.network.owners import ForeignRow, foreign_row, is_part_of
 from outlive.network.pool import gateway_of
+from outlive.network.ports import Scope
 from outlive.runtime.decisions import Decision
 
 
@@ -71,37 +75,76 @@ class TopologyInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     rows: Rows = {}
 
 
-def plan_topology(given: TopologyInput) -> RowsChange:
-    """The operations that make the network's switches, routers and their ports right; those of others stay."""
-    draft = RowsDraft(given.rows)
-    wanted = _wanted(given)
-    for table, row in wanted:
-        if table is not ROUTERS:
-            row = {**row, "external_ids": {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: given.network}}
-        draft.replace(table, {"name": row["name"]}, row)
-    names = {(table, row["name"]) for table, row in wanted}
+class TopologyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What ``network.topology`` answers."""
+
+    ops: tuple[Op, ...]
+    """Only what changes something. In this order, any first part of them may be committed by itself."""
+    rows: Rows
+    """The tables after them, all of them."""
+    foreign: tuple[ForeignRow, ...] = ()
+    """Rows of others in place of ours; what hangs together with one of them is left as it is."""
+
+
+def plan_topology(given: TopologyInput) -> TopologyResult:
+    """The operations that make the network's switches, routers and their ports right; those of others stay.
+
+    What is gone goes first, so that no two ports of the router ever have one subnet.
+    """
+    rows, units, ops = without_empty(given.rows), wanted_rows(given), list[Op]()
+    names = {(table, row["name"]) for unit in units for table, row in unit}
+    ours = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: given.network}
     for table in (PORTS, ROUTER_PORTS, SWITCHES):
-        gone = [
-            row["name"]
-            for row in draft.table(table)
-            if is_of_network(row, given.network) and (table, row["name"]) not in names
-        ]
+        kept, gone = list[Columns](), list[Columns]()
+        for row in rows.get(table, []):
+            is_gone = row.get("name") and is_part_of(row, given.network) and (table, row["name"]) not in names
+            (gone if is_gone else kept).append(row)
         if gone:
-            draft.add(delete(table, *({"name": name} for name in gone)))
-    return draft.change()
+            ops.append(delete(table, *({"name": row["name"], "external_ids": ours} for row in gone)))
+            rows[table] = kept
+    tables: dict[str, dict[str, list[Columns]]] = {table: {} for table in (ROUTERS, SWITCHES, ROUTER_PORTS, PORTS)}
+    for table, by_name in tables.items():
+        for row in rows.get(table, []):
+            by_name.setdefault(row.get("name", ""), []).append(row)
+    foreign: list[ForeignRow] = []
+    for unit in units:
+        found = [(table, row, tables[table].get(row["name"], [])) for table, row in unit]
+        others = [
+            foreign_row(table, one)
+            for table, _, ones in found
+            for one in ones
+            if table is not ROUTERS and not is_part_of(one, given.network)
+        ]
+        foreign += others
+        for table, row, ones in found if not others else ():
+            patch = replacing_patch(ones, row if table is ROUTERS else {**row, "external_ids": ours})
+            after = patched(ones[0] if ones else {}, patch)
+            if len(ones) != 1 or not is_same_row(ones[0], after):
+                ops.append(upsert(table, {"name": row["name"]}, patch))
+                tables[table][row["name"]] = [after]
+    for table, by_name in tables.items():
+        if by_name:
+            rows[table] = [row for ones in by_name.values() for row in ones]
+    return TopologyResult(ops=tuple(ops), rows=rows, foreign=tuple(foreign))
 
 
-def is_of_network(row: Columns, network: str) -> bool:
-    """True for a part of the network itself; ports of VMs name their VM as well."""
-    ids = external_ids(row)
-    own = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: network}
-    return bool(row.get("name")) and ids == own
+def topology_scope(given: TopologyInput) -> Scope:
+    """The rows that the plan of this network reads: its own, and all that have one of their names."""
+    wanted = [(table, row["name"]) for unit in wanted_rows(given) for table, row in unit]
+    return Scope(
+        networks=(given.network,),
+        names=tuple(name for table, name in wanted if table is not PORTS),
+        ports=tuple(name for table, name in wanted if table is PORTS),
+    )
 
 
-def _wanted(given: TopologyInput) -> list[tuple[str, Columns]]:
-    """Table and row of all that the network consists of."""
+def wanted_rows(given: TopologyInput) -> list[list[tuple[str, Columns]]]:
+    """Table and row of all that the network consists of, by what hangs together, each after what it hangs on.
+
+    The cluster router is everybody's: it is made where it is missing, and else left as it is.
+    """
     if given.type in (LAYER2, LOCALNET):
-        switch = switch_name(given.network, given.type)
+        switch = own_switch(given.network, given.type)
         found: list[tuple[str, Columns]] = [(SWITCHES, {"name": switch})]
         if given.type == LOCALNET:
             port: Columns = {
@@ -113,12 +156,12 @@ def _wanted(given: TopologyInput) -> list[tuple[str, Columns]]:
                 "tag": given.vlan or None,
             }
             found.append((PORTS, port))
-        return found
+        return [found]
     if given.type != ROUTED:
         return []
-    found = [(ROUTERS, {"name": CLUSTER_ROUTER})]
+    units: list[list[tuple[str, Columns]]] = [[(ROUTERS, {"name": CLUSTER_ROUTER})]]
     for host, subnets in sorted(given.host_subnets.items()):
-        switch = hypervisor_switch(host, given.network)
+        switch = own_switch(given.network, ROUTED, host)
         networks = [f"{gateway_of(one)}/{ip_network(one).prefixlen}" for one in subnets]
         has_ipv6 = any(ip_network(one).version == 6 for one in subnets)
         advertised = {"address_mode": "dhcpv6_stateful", "send_periodic": "true"} if has_ipv6 else {}
@@ -131,14 +174,12 @@ def _wanted(given: TopologyInput) -> list[tuple[str, Columns]]:
                 neighbours=travellers.neighbours,
             )
         )
-        found.append((SWITCHES, {"name": switch}))
         row: Columns = {
             "name": router_port(switch),
             "mac": PROXY_MAC,
             "networks": networks,
             "ipv6_ra_configs": advertised,
         }
-        found.append((ROUTER_PORTS, row))
         port = {
             "name": switch_port_to_router(switch),
             "switch": switch,
@@ -146,15 +187,15 @@ def _wanted(given: TopologyInput) -> list[tuple[str, Columns]]:
             "addresses": ["router"],
             "options": {"router-port": router_port(switch), "arp_proxy": proxy},
         }
-        found.append((PORTS, port))
-    return found
+        units.append([(SWITCHES, {"name": switch}), (ROUTER_PORTS, row), (PORTS, port)])
+    return units
 
 
 TOPOLOGY: Final = Decision(
     "network.topology",
     plan_topology,
     TopologyInput,
-    RowsChange,
+    TopologyResult,
     "The switches and routers of one network of our own hosts",
     nulls_are_absent=True,
 )

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from outlive.base.errors import BadInput
+import msgspec
+
+from outlive.base.errors import BadInput, Invalid
+from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
-from outlive.network.pool import check_network, gateway_of, with_mask
+from outlive.network.owners import ForeignRow
+from outlive.network.pool import check_network, gateway_of, host_prefix, read_cidr, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
-from outlive.resources.networks import IN_OVN, port_mode, vm_and_index
+from outlive.resources.meta import creation_order
+from outlive.resources.networks import (
+    IN_OVN,
+    PortMode,
+    interface_id,
+    is_interface_id,
+    port_mode,
+    present_network,
+    vm_and_index,
+)
 from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.resources.vms import MigrationPhase
 
-_MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+MODES: Final[tuple[PortMode, ...]] = ("shared", "twin")
 
 
 class VmPlace(NamedTuple):
@@ -56,14 +68,17 @@ class PortFacts:
     hosts: Mapping[str, Hypervisor]
     """Those that the VM is on, and moves to."""
     overlaps: str = ""
-    """A network that comes first and whose subnets overlap."""
+    """An older network whose subnets overlap."""
     same_mac: Iterable[VirtualMachinePort] = ()
     """Ports of the same network with the same MAC, this one too."""
+    same_interface: Iterable[VirtualMachine] = ()
+    """VMs with the same interface id, this one too."""
 
 
 def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis]) -> str:
-    """The chassis of a host: as its record names it, else as OVN knows the host."""
-    return host.spec.chassis if host is not None and host.spec.chassis else chassis_name(name, known)
+    """The chassis of a host: as its record names it, else as the host says, else as OVN knows the host."""
+    named = host.spec.chassis or host.status.chassis if host is not None else ""
+    return named or chassis_name(name, known)
 
 
 def is_programmed(network: VirtualNetwork | None) -> bool:
@@ -72,7 +87,7 @@ def is_programmed(network: VirtualNetwork | None) -> bool:
 
 
 def obstacle_of(facts: PortFacts) -> Reason | None:
-    """Why the port cannot be programmed, apart from its addresses; ``None``: it can."""
+    """Why the port cannot be programmed where the VM is, apart from its addresses; ``None``: it can."""
     port, network, vm, place = facts.port, facts.network, facts.vm, facts.place
     if network is None:
         return reason(NetworkReason.NETWORK_MISSING, network=port.spec.network)
@@ -83,20 +98,41 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
     name, number = vm_and_index(port.name)
     if name != vm.name or not 0 <= number < len(vm.spec.ports):
         return reason(NetworkReason.NO_INTERFACE, vm=vm.name, number=port.name.rpartition(".")[2])
-    if _MAC.fullmatch(vm.spec.ports[number]):
+    if not is_interface_id(vm.spec.ports[number]):
         return reason(NetworkReason.NO_INTERFACE_ID, vm=vm.name, number=str(number))
-    if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", port.spec.mac.lower()):
+    oldest = min(facts.same_interface, key=creation_order, default=vm)
+    if creation_order(oldest) < creation_order(vm):
+        interface = vm.spec.ports[number]
+        return reason(NetworkReason.INTERFACE_TWICE, vm=vm.name, other=oldest.name, interface=interface)
+    try:
+        own_mac = parse_mac(port.spec.mac)
+    except Invalid as error:
+        return reason(NetworkReason.MAC_INVALID, problem=error.message, remedy=error.remedy or "")
+    if vm.spec.definition and (mac := _defined_mac(vm, number)) not in ("", own_mac):
         return reason(NetworkReason.MAC_DIFFERS, vm=vm.name, number=str(number), mac=mac)
-    first = min((_age(one) for one in facts.same_mac), default=_age(port))
-    if first < _age(port):
-        return reason(NetworkReason.MAC_TWICE, other=first[1], mac=port.spec.mac.lower(), network=network.name)
+    first = min(facts.same_mac, key=creation_order, default=port)
+    if creation_order(first) < creation_order(port):
+        return reason(NetworkReason.MAC_TWICE, other=first.name, mac=own_mac, network=network.name)
     if not place.host:
         return reason(NetworkReason.NO_HOST, vm=vm.name)
-    for host in (place.host, place.target):
-        known = facts.hosts.get(host)
-        if known is not None and not network.reaches(known.metadata.labels):
-            return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host)
-    return None
+    return reach_problem(network, facts.hosts.get(place.host))
+
+
+def lacks_ovn(host: Hypervisor) -> bool:
+    """Whether the host says that it runs no OVN; one that says nothing may run it."""
+    return host.status.chassis == "" and not host.spec.chassis
+
+
+def reaches_host(network: VirtualNetwork, host: Hypervisor) -> bool:
+    """Whether the host has the network's labels, and OVN where the network is in it."""
+    return network.reaches(host.metadata.labels) and not (network.spec.type in IN_OVN and lacks_ovn(host))
+
+
+def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | None:
+    """That the network does not reach the host; ``None``: it does, or nobody knows."""
+    if host is None or reaches_host(network, host):
+        return None
+    return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host.name)
 
 
 def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | None:
@@ -112,14 +148,22 @@ def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | Non
     return None
 
 
-def _age(port: VirtualMachinePort) -> tuple[float, str]:
-    created = port.metadata.creation_timestamp
-    return (created.timestamp() if created is not None else 0.0, port.name)
+def row_names(port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace) -> set[str]:
+    """Names of the logical ports that it may have: those that were reported, and those of its VM's place."""
+    names, number = set(port.status.interfaces.values()), vm_and_index(port.name)[1]
+    if vm is not None and 0 <= number < len(vm.spec.ports):
+        names |= {
+            interface_id(vm.spec.ports[number], mode, host)
+            for mode in MODES
+            for host in (place.host, place.target)
+            if host
+        }
+    return names
 
 
-def is_older(one: VirtualMachinePort, other: VirtualMachinePort) -> bool:
-    """True if the first was created before the other, by name where that was at the same time."""
-    return _age(one) < _age(other)
+def foreign_reason(found: ForeignRow) -> Reason:
+    """That OVN has a row of somebody else in place of one of ours."""
+    return reason(NetworkReason.FOREIGN_ROW, row=found.row, owner=found.owner)
 
 
 def _defined_mac(vm: VirtualMachine, number: int) -> str:
@@ -159,7 +203,7 @@ def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachi
         interface=vm.spec.ports[vm_and_index(port.name)[1]],
         network=own_network(network),
         mode=port_mode(port, network),
-        mac=port.spec.mac.lower(),
+        mac=parse_mac(port.spec.mac),
         addresses=port.status.addresses if managed or port.spec.addresses else (),
         gateways=port.status.gateways,
         port_security=network.spec.port_security if security is None else security,
@@ -179,23 +223,51 @@ def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason |
 
 def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
-    spec = network.spec
-    if spec.type == "routed":
+    if network.spec.type == "routed":
         return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
-    return {one.cidr: one.gateway for one in spec.subnets}
+    return {one.cidr: str(parse_address(one.gateway)) if one.gateway else "" for one in network.spec.subnets}
 
 
-def given_addresses(port: VirtualMachinePort, network: VirtualNetwork) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The addresses that its user gives the port, with masks, and their gateways."""
-    spec = network.spec
-    if spec.type == "routed":
-        subnets = {cidr: gateway_of(cidr) for parts in network.status.host_subnets.values() for cidr in parts}
-    else:
-        subnets = {one.cidr: one.gateway for one in spec.subnets}
-    addresses = tuple(with_mask(one, subnets) for one in port.spec.addresses)
-    gateways = tuple(
-        gateway
-        for cidr, gateway in subnets.items()
-        if gateway and any(one == with_mask(one.partition("/")[0], (cidr,)) and "/" in one for one in addresses)
-    )
-    return addresses, gateways
+def network_cidrs(network: VirtualNetwork) -> list[str]:
+    """The subnets of the network, on a routed one those of all hosts."""
+    if network.spec.type == "routed":
+        return [cidr for parts in network.status.host_subnets.values() for cidr in parts]
+    return [one.cidr for one in network.spec.subnets]
+
+
+def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
+    """Each of the addresses once, with the mask of its subnet. ``Invalid``.
+
+    On a routed network that is the subnet of a host, also of one that none has yet, or none has any more.
+    """
+    found, cidrs = list(addresses), network_cidrs(network)
+    for subnet in network.spec.subnets if network.spec.type == "routed" else ():
+        whole = read_cidr(subnet.cidr)
+        length = host_prefix(subnet, whole)
+        cidrs += [str(parse_subnet(f"{address}/{length}")) for address in map(parse_any, found) if address in whole]
+    return tuple(dict.fromkeys(with_mask(one, cidrs) for one in found))
+
+
+def gateways_for(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
+    """The gateways of the subnets that these addresses lie in."""
+    found = [parse_any(one) for one in addresses]
+    cidrs = [cidr for cidr in network_cidrs(network) if any(one in read_cidr(cidr) for one in found)]
+    of_network = cidrs_for(network, "")
+    gateways = [gateway_of(one) if network.spec.type == "routed" else of_network[one] for one in cidrs]
+    return tuple(one for one in gateways if one)
+
+
+def is_down(vm: VirtualMachine | None) -> bool:
+    """True if no host may be running the VM, and none is to start it."""
+    if vm is None:
+        return True
+    is_to_run = bool(vm.host) and vm.spec.power_state != "stopped"
+    return not is_to_run and not vm.status.holders and vm.status.migration is None
+
+
+def present_port(port: VirtualMachinePort, vm: VirtualMachine | None) -> VirtualMachinePort:
+    """The port as it is: where its user has changed its network, it stays on the old one until its VM is down."""
+    network = present_network(port)
+    if is_down(vm) or network == port.spec.network:
+        return port
+    return msgspec.structs.replace(port, spec=msgspec.structs.replace(port.spec, network=network, addresses=()))

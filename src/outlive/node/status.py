@@ -248,8 +248,10 @@ class HostReporter:
         if not self._node.domains.looked:
             return True
 
+        chassis = await self._node.network.find_chassis()
+
         def change(found: Hypervisor | None) -> Hypervisor | None:
-            status = None if found is None else self._status(found)
+            status = None if found is None else self._status(found, chassis)
             if found is None or status is None or status == found.status:
                 return None
             return _replace(found, status=_replace(status, observed_at=as_datetime(self._node.clock.now())))
@@ -261,9 +263,9 @@ class HostReporter:
         except OutliveError as error:
             _log.warning("report.not_written", host=self._node.host, error=str(error))
             return False
-        return found is not None
+        return found is not None and chassis is not None
 
-    def _status(self, found: Hypervisor) -> HypervisorStatus:
+    def _status(self, found: Hypervisor, chassis: str | None) -> HypervisorStatus:
         present = self._node.domains.present()
         capacity, machine = self._node.machine.capacity(), self._node.machine.capabilities()
         status = _replace(
@@ -279,6 +281,7 @@ class HostReporter:
             version=__version__,
             storage_address=self._node.storage.address(),
             addresses=dict(self._node.networks),
+            chassis=chassis if chassis is not None else found.status.chassis,
             domain_capabilities=_replace(
                 found.status.domain_capabilities,
                 hypervisor_type=found.status.domain_capabilities.hypervisor_type or HYPERVISOR_TYPE,

@@ -16,7 +16,6 @@ import msgspec
 
 from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.node.fencing.policy import Departure, HostSettings, Profile, absence_limit_s, departure_of, profile_of
-from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import MemberView, dead, fenced, member_view, of_holder, proof_of
 from outlive.node.vm.states import (
     active_move,
@@ -58,7 +57,7 @@ from outlive.resources import (
     Reservation,
     VirtualMachine,
 )
-from outlive.resources.cluster import CLUSTER, Disarmed
+from outlive.resources.cluster import CLUSTER, Disarmed, is_lost
 from outlive.resources.hosts import HypervisorStatus, is_only_emptied, lost_places, out_of_service
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of

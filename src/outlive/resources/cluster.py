@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.resources.hosts import HostSelector, ShutdownPolicy
+from outlive.resources.memberships import MemberRecord
 from outlive.resources.meta import KindInfo, ObjectRef, Part, Quota, Resource, Writers, at_most, lasts
 from outlive.resources.policies import RecoveryLimits
 
@@ -256,6 +258,12 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
         """Whether the store went back and not every host has registered since, nor was confirmed to be lost."""
         confirmed = self.spec.confirmed_incarnation
         return self.status.pause is not None and (confirmed == "" or confirmed != self.status.store_incarnation)
+
+
+def is_lost(cluster: Cluster | None, members: Iterable[MemberRecord]) -> bool:
+    """Whether what ``Cluster/default`` said is gone: hosts register only in a store that it has named."""
+    unnamed = cluster is None or cluster.status.store_incarnation == ""
+    return unnamed and any(one.incarnation != "" for one in members)
 
 
 def cluster_id(cluster: Cluster) -> str:

@@ -77,7 +77,7 @@ class DefinedPort(msgspec.Struct, frozen=True, kw_only=True):
     """One network interface."""
 
     id: str
-    """Of the virtual port (``interfaceid``), else the MAC address."""
+    """The UUID of the virtual port (``interfaceid``), else the MAC address."""
     mac: str
     """As written, else always the same for this VM and this interface."""
 
@@ -269,7 +269,11 @@ def _uuid(domain: ET.Element) -> str:
     text = _text(domain, "uuid", "<uuid>…</uuid> (see uuidgen)").lower()
     if not _UUID.fullmatch(text):
         raise _bad(f"<uuid>{text[:64]}</uuid> is no UUID", "see uuidgen")
-    digits = text.replace("-", "")
+    return _hyphenated(text)
+
+
+def _hyphenated(uuid: str) -> str:
+    digits = uuid.replace("-", "")
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
@@ -413,8 +417,10 @@ def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
         mac = (written.get("address", "") if written is not None else made_mac(uuid, index)).lower()
         if not _MAC.fullmatch(mac):
             raise _bad(f"interface {index + 1} has the MAC address {mac[:64]!r}", "write 52:54:00:…")
-        port = parameters.get("interfaceid", "") if parameters is not None else ""
-        found.append(DefinedPort(id=port or mac, mac=mac))
+        port = parameters.get("interfaceid", "").lower() if parameters is not None else ""
+        if port and not _UUID.fullmatch(port):
+            raise _bad(f"interface {index + 1} has the interfaceid {port[:64]!r}, which is no UUID", "see uuidgen")
+        found.append(DefinedPort(id=_hyphenated(port) if port else mac, mac=mac))
     return found
 
 

@@ -319,6 +319,9 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Of its clients on the storage network, as locks on disks name it."""
     addresses: Annotated[dict[str, str], at_most(64)] = {}
     """Its addresses by network, as its configuration names them: live migration goes to ``cluster``."""
+    chassis: str | None = None
+    """Name of its chassis in OVN, as its own Open vSwitch has it; empty: the host runs no OVN; absent: it does not
+    say."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
@@ -371,6 +374,7 @@ _OF_ITS_DAEMON: Final = (
     "status.domainCapabilities",
     "status.evicted",
     "status.domainState",
+    "status.chassis",
     "status.storageAddress",
     "status.addresses",
     "status.keyIds",

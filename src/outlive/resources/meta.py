@@ -276,6 +276,12 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         )
 
 
+def creation_order(obj: Resource) -> tuple[float, str]:
+    """Sorts objects from the oldest to the youngest, by name where two were created at once."""
+    created = obj.metadata.creation_timestamp
+    return (as_instant(created) if created is not None else 0.0, obj.name)
+
+
 R = TypeVar("R", bound=Resource)
 
 

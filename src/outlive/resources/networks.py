@@ -7,6 +7,7 @@ from its migration.
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
@@ -23,6 +24,9 @@ PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
+_MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
+MacText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"})]
+"""A MAC address as users write it. Decoding takes any text: a port that the store has already stays readable."""
 
 
 class Subnet(Part, frozen=True, kw_only=True):
@@ -120,7 +124,7 @@ class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
     """Name of the VM."""
     network: str
     """Name of the ``VirtualNetwork`` that it is on."""
-    mac: str
+    mac: MacText
     """MAC address of the interface, as the VM's definition has it."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses, where users or an import give them; empty: the controller chooses of the network's subnets."""
@@ -165,6 +169,9 @@ class Announcement(Part, frozen=True, kw_only=True):
 class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a port."""
 
+    network: str = ""
+    """The network that it is on, and that its addresses are of; where its spec names another one, until its VM is
+    stopped. Empty: as its spec says."""
     addresses: Annotated[tuple[str, ...], at_most(8)] = ()
     """Its addresses with the length of their subnet."""
     gateways: Annotated[tuple[str, ...], at_most(8)] = ()
@@ -183,7 +190,7 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """When the last switch-over was committed."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
     """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
-    whether its addresses are its own."""
+    whether its network and addresses are as its spec says, and such as a port may have."""
 
 
 class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
@@ -220,9 +227,18 @@ def port_object_name(vm: str, index: int) -> str:
 
 
 def vm_and_index(name: str) -> tuple[str, int]:
-    """The VM and the number of its interface that a port's name says; ``-1`` where it says none."""
+    """The VM and the number of its interface that a port's name says; ``-1`` where it says none.
+
+    A number is written in one way, so that no two ports name one interface.
+    """
     vm, dot, index = name.rpartition(".")
-    return (vm, int(index)) if dot and index.isdecimal() and len(index) <= 4 else (name, -1)
+    number = int(index) if dot and index.isdecimal() and len(index) <= 4 else -1
+    return (vm, number) if str(number) == index else (name, -1)
+
+
+def present_network(port: VirtualMachinePort) -> str:
+    """The network that a port is on."""
+    return port.status.network or port.spec.network
 
 
 def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
@@ -230,6 +246,11 @@ def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
     if network.spec.type == "routed":
         return "twin"
     return port.spec.port_mode or "shared"
+
+
+def is_interface_id(defined: str) -> bool:
+    """True if a port of a VM has an id in Open vSwitch; one that has none is known by its MAC."""
+    return _MAC.fullmatch(defined) is None
 
 
 def interface_id(defined: str, mode: PortMode, host: str) -> str:

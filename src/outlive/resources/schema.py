@@ -175,7 +175,7 @@ def _schema(info: types.Type) -> Schema:
         case types.UnionType():
             return _union(info)
         case types.StrType():
-            return {"type": "string"} | _text_bounds(info)
+            return {"type": "string"} | _text_bounds(info) | bounds
         case types.BoolType():
             return {"type": "boolean"}
         case types.IntType():
@@ -227,11 +227,11 @@ def _text_bounds(info: types.StrType) -> Schema:
 
 
 def _bounds_of(info: types.Type) -> Schema:
-    """The range that the declaration of a field names for the schema alone; decoding does not check it."""
+    """The range or pattern that the declaration of a field names for the schema alone; decoding does not check it."""
     if not isinstance(info, types.Metadata):
         return {}
     declared = info.extra_json_schema or {}
-    return {word: declared[word] for word in ("minimum", "maximum") if word in declared}
+    return {word: declared[word] for word in ("minimum", "maximum", "pattern") if word in declared}
 
 
 def quantity_schema(bounds: Schema) -> Schema:

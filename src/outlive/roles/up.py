@@ -41,7 +41,7 @@ from outlive.network.addressing import parse_any
 from outlive.network.controller import NetworkController
 from outlive.network.faults import NetworkFaults
 from outlive.network.host_limits import NetworkHostLimits
-from outlive.network.informers import NetworkInformers, port_indexes
+from outlive.network.informers import NetworkInformers, interface_indexes, port_indexes
 from outlive.network.inspector import NetworkInspector
 from outlive.network.pod_cache import PodCache
 from outlive.network.pod_follower import PodFollower
@@ -238,7 +238,7 @@ class UpRole:
                 Reservation, {HOST_INDEX: blocked_hosts, **slot_indexes(), **commitment_slot_indexes()}
             ),
             groups=self._informer(FlavorGroup),
-            vms=self._informer(VirtualMachine, vm_indexes()),
+            vms=self._informer(VirtualMachine, vm_indexes() | interface_indexes()),
         )
         self.flavors = self._informer(Flavor)
         self._sold = CommitmentInformers(
@@ -468,6 +468,7 @@ class UpRole:
             networks=self._informer(VirtualNetwork),
             vms=self.informers.vms,
             hosts=self.informers.hypervisors,
+            clusters=self._informer(Cluster),
         )
         NetworkHostLimits(self._store, informers, self._clock).attach(self.manager, self.elector)
         if databases is None:

@@ -209,6 +209,10 @@ class StorageClient:
         await self._sent()
         self._disks.release(lock)
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """What it is able to."""
+        return self._disks.able(scope)
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut out."""
         await self._sent()

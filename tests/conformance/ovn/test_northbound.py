@@ -296,6 +296,31 @@ async def test_two_controllers_that_write_one_row_each_see_what_the_other_wrote(
 
 
 @claim
+async def test_a_row_that_somebody_marks_meanwhile_is_not_deleted_by_who_looks_for_the_mark(world: OvnWorld) -> None:
+    one, other = await world.northbound(), await world.northbound()
+    await write(one, *BASE)
+
+    def sweep(rows: Rows, _: OvnFeatures) -> Sequence[Op]:
+        found = [row for row in rows.get(PORTS, []) if "mark" not in row["external_ids"]]
+        return [delete(PORTS, {"name": row["name"], "external_ids": {"owner": "me"}}) for row in found]
+
+    def mark(rows: Rows, _: OvnFeatures) -> Sequence[Op]:
+        return [upsert(PORTS, {"name": row["name"]}, {"external_ids": {"mark": "3"}}) for row in rows.get(PORTS, [])]
+
+    for number in range(20):
+        name = f"port-{number}"
+        await write(
+            one, upsert(PORTS, {"name": name}, {"name": name, "switch": "hv-a", "external_ids": {"owner": "me"}})
+        )
+        _, marked = await asyncio.gather(
+            one.transact(Scope(ports=(name,)), sweep, comment="sweep"),
+            other.transact(Scope(ports=(name,)), mark, comment="mark"),
+        )
+        kept = (await one.rows(Scope(ports=(name,)))).get(PORTS, [])
+        assert bool(kept) == bool(marked.ops)
+
+
+@claim
 async def test_two_controllers_that_make_one_row_make_it_once(world: OvnWorld) -> None:
     one, other = await world.northbound(), await world.northbound()
     await write(one, *BASE)

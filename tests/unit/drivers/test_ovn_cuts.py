@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
+from outlive.base.errors import NotFound
 from outlive.base.random import Random
+from outlive.drivers.ovn.chassis_table import ChassisTable, HostChassis
 from outlive.drivers.ovn.cuts import OvnCuts
-from outlive.network.names import CLUSTER_ROUTER, NOBODY
+from outlive.network.names import (
+    CLUSTER_ROUTER,
+    INTERFACE_KEY,
+    ISOLATED_KEY,
+    NETWORK_KEY,
+    NOBODY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+)
 from outlive.network.operations import PORTS, ROUTERS, SWITCHES, Rows, upsert
 from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, plan_own_vm
 from outlive.resources.networks import interface_id
@@ -31,30 +42,32 @@ class Cloud:
         self.ovn = SimulatedOvn("kvm-1", "kvm-2", "kvm-3")
         self.network = network
         names = ("green_ovn_layer2_switch", "wire_ovn_localnet_switch", "blue_kvm-1", "blue_kvm-2")
-        self.ovn.commit([upsert(SWITCHES, {"name": one}, {"name": one}) for one in names], None)
+        for one in names:
+            ids = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: one.partition("_")[0]}
+            self.ovn.commit([upsert(SWITCHES, {"name": one}, {"name": one, "external_ids": ids})], None)
         self.ovn.commit([upsert(ROUTERS, {"name": CLUSTER_ROUTER}, {"name": CLUSTER_ROUTER})], None)
         self.place("kvm-1")
         mode = "twin" if network.type == "routed" else "shared"
         self.interface = interface_id(PORT, "twin" if mode == "twin" else "shared", "kvm-1")
         self.ovn.plug(self.interface, "kvm-1")
         self.off = off
+        self.chassis = {host: host for host in ("kvm-1", "kvm-2", "kvm-3")}
         self.cuts = self.driver()
         self.clock = clock
 
     def driver(self) -> OvnCuts:
         clock, random = LoopClock(), Random(1)
 
-        async def chassis_of(host: str) -> str:
-            return host
-
-        async def hosts_off() -> tuple[str, ...]:
-            return self.off
+        async def read_table() -> ChassisTable:
+            return ChassisTable(
+                hosts={
+                    host: HostChassis(name=name, reported=name, is_certain=True, is_off=host in self.off)
+                    for host, name in self.chassis.items()
+                }
+            )
 
         return OvnCuts(
-            SimulatedNorthbound(self.ovn, clock, random),
-            SimulatedSouthbound(self.ovn, clock, random),
-            chassis_of,
-            hosts_off,
+            SimulatedNorthbound(self.ovn, clock, random), SimulatedSouthbound(self.ovn, clock, random), read_table
         )
 
     def place(self, host: str) -> Rows:
@@ -166,5 +179,97 @@ def test_a_late_order_to_let_a_host_in_leaves_a_newer_isolation_alone() -> None:
         assert await cloud.cuts.hosts() == {"kvm-1": 5}
         await cloud.cuts.lift("kvm-1", 5)
         assert await cloud.cuts.hosts() == {}
+
+    told(story())
+
+
+def test_a_host_whose_chassis_is_not_known_for_sure_is_not_isolated() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.chassis["kvm-2"] = "kvm-1"
+        with pytest.raises(NotFound, match="kvm-1 is the chassis of kvm-1 and of kvm-2"):
+            await cloud.cut()
+        assert ISOLATED_KEY + "kvm-1" not in cloud.port()["external_ids"]
+        del cloud.chassis["kvm-1"]
+        with pytest.raises(NotFound, match="kvm-1 is no chassis of OVN"):
+            await cloud.cut()
+
+    told(story())
+
+
+def test_a_port_that_a_chassis_of_no_other_host_binds_is_not_isolated() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.ovn.freeze("kvm-1")  # it still has the port
+        cloud.chassis["kvm-1"] = "kvm-1-old"  # its record was changed meanwhile
+        assert await cloud.cut() == ()
+        cloud.chassis["kvm-1"] = "kvm-1"
+        assert await cloud.cut() == SCOPE
+
+    told(story())
+
+
+def test_a_port_that_requests_the_host_by_its_own_name_no_longer_does() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.chassis["kvm-1"] = "chassis-of-kvm-1"
+        cloud.ovn.add_chassis("chassis-of-kvm-1", "kvm-1")
+        await cloud.cut()
+        assert cloud.port()["options"]["requested-chassis"] == NOBODY
+
+    told(story())
+
+
+def test_a_southbound_database_that_lacks_a_chassis_does_not_speak_for_it() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.ovn.freeze("kvm-1")
+        cloud.ovn.freeze("kvm-3")
+        cloud.ovn.forget("kvm-3")  # as in a backup of before it registered
+        assert await cloud.cut() == ()
+        assert "kvm-3" in (await cloud.cuts.read_back("kvm-1", 3)).unanswered
+        cloud.off = ("kvm-3",)
+        assert (await cloud.cuts.read_back("kvm-1", 3)).scope == SCOPE
+
+    told(story())
+
+
+def test_an_interface_of_which_one_row_is_still_bound_is_not_isolated() -> None:
+    async def story() -> None:
+        cloud = Cloud(BLUE)
+        twin = interface_id(PORT, "twin", "kvm-1")
+        first = next(row for row in cloud.ovn.rows[PORTS] if row["name"] == twin)
+        shared = {**first, "name": PORT, "options": {"requested-chassis": "kvm-1"}}
+        cloud.ovn.commit([upsert(PORTS, {"name": PORT}, {key: shared[key] for key in shared if key != "uuid"})], None)
+        cloud.ovn.plug(PORT, "kvm-1")
+        assert await cloud.cut() == SCOPE, "both rows have left the host"
+        cloud.ovn.commit([upsert(PORTS, {"name": PORT}, {"options": {"requested-chassis": "kvm-1"}})], None)
+        assert (await cloud.cuts.read_back("kvm-1", 3)).scope == ()
+
+    told(story())
+
+
+def test_after_both_databases_were_restored_a_host_is_isolated_by_what_they_count_now() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        backup = cloud.ovn.backup()
+        for number in range(20):
+            row = {"external_ids": {"n": str(number)}}
+            cloud.ovn.commit([upsert(PORTS, {"name": cloud.interface}, row)], None)
+        assert await cloud.cut() == SCOPE
+        cloud.ovn.restore(backup)
+        for one in cloud.ovn.chassis.values():
+            one.nb_cfg = cloud.ovn.nb_cfg
+        assert await cloud.cut() == SCOPE
+
+    told(story())
+
+
+def test_a_row_without_an_interface_is_told_of_nobody() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        assert await cloud.cut() == SCOPE
+        cloud.ovn.commit([upsert(PORTS, {"name": PORT}, {"external_ids": {INTERFACE_KEY: None}})], None)
+        assert (await cloud.cuts.read_back("kvm-1", 3)).scope == ()
 
     told(story())

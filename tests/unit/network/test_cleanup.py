@@ -9,6 +9,7 @@ from outlive.base.random import Random
 from outlive.network.cleanup import RowCleanup, find_orphans
 from outlive.network.names import NAMESPACE_KEY, NETWORK_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
 from outlive.network.operations import PORTS, SWITCHES, Columns, Rows, upsert
+from outlive.network.pause import ClusterPause
 from outlive.runtime.metrics import Metrics
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn
 
@@ -37,6 +38,7 @@ class Cleaned:
         self.ovn = SimulatedOvn()
         self.metrics = Metrics()
         self.known = known
+        self.is_paused = False
         ops = [upsert(SWITCHES, {"name": "s"}, {"name": "s"})]
         ops += [upsert(PORTS, {"name": f"port-{vm}"}, port(vm)) for vm in vms]
         self.ovn.commit(ops, None)
@@ -48,8 +50,31 @@ class Cleaned:
             period_s=600.0,
             known=lambda: (self.known, ["green"]),
             look=lambda kind, name: self.looked.append((kind, name)),
+            pause=self.read_pause,
+            runs_unknown=self.runs_unknown,
             orphans=self.gauge,
         )
+
+    async def read_pause(self) -> ClusterPause:
+        return ClusterPause(self.is_paused, "")
+
+    async def runs_unknown(self, vm: str) -> bool:
+        return vm == "unknown"
+
+
+def test_a_pause_of_the_cluster_begins_the_wait_anew() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "b"], ["a"])
+        await cleaned.cleanup.look()
+        cleaned.is_paused = True
+        await cleaned.cleanup.look()
+        cleaned.is_paused = False
+        await cleaned.cleanup.look()
+        assert cleaned.looked == []
+        await cleaned.cleanup.look()
+        assert cleaned.looked == [("vm", "b")]
+
+    run(story())
 
 
 def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
@@ -60,6 +85,16 @@ def test_an_orphan_is_told_first_and_deleted_one_period_later() -> None:
         assert b"orphans 1.0" in cleaned.metrics.render()
         await cleaned.cleanup.look()
         assert cleaned.looked == [("vm", "b")]
+
+    run(story())
+
+
+def test_a_vm_that_a_host_runs_and_the_store_does_not_know_is_no_orphan() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "unknown"], ["a"])
+        for _ in range(3):
+            await cleaned.cleanup.look()
+        assert cleaned.looked == []
 
     run(story())
 

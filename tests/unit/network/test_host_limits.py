@@ -15,6 +15,7 @@ from outlive.placement.vms import view_of_resource
 from outlive.resources import (
     Hypervisor,
     HypervisorSpec,
+    HypervisorStatus,
     ObjectMeta,
     Resource,
     VirtualMachine,
@@ -65,6 +66,32 @@ def test_a_vm_may_run_where_all_its_networks_reach(
     assert found == limits
     vm = VirtualMachine(metadata=ObjectMeta(name="web"), status=VirtualMachineStatus(network_hosts=found))
     assert vm.allowed_hosts == demands_of(vm).host_limit == view_of_resource(vm).host_limit == allowed
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "named", "reached"),
+    [
+        ("layer2", ("h1", ""), "", ("h1",)),
+        ("layer2", ("h1", None), "", None),  # a host that says nothing may run OVN
+        ("layer2", ("", ""), "", ()),
+        ("routed", ("h1", ""), "chassis-2", None),
+        ("localnet", ("h1", ""), "", ("h1",)),
+        ("bridged", ("h1", ""), "", None),
+    ],
+)
+def test_a_network_in_ovn_reaches_no_host_that_says_that_it_runs_none(
+    kind: Any, said: tuple[str | None, ...], named: str, reached: tuple[str, ...] | None
+) -> None:
+    hosts = [
+        Hypervisor(metadata=ObjectMeta(name="h1"), status=HypervisorStatus(chassis=said[0])),
+        Hypervisor(
+            metadata=ObjectMeta(name="h2"),
+            spec=HypervisorSpec(management="node", chassis=named),
+            status=HypervisorStatus(chassis=said[1]),
+        ),
+    ]
+    green = VirtualNetwork(metadata=ObjectMeta(name="green"), spec=VirtualNetworkSpec(type=kind))
+    assert reached_hosts([port("web", 0, "green")], {"green": green}, hosts).get("green") == reached
 
 
 def test_the_limits_of_its_user_and_of_its_networks_hold_together() -> None:

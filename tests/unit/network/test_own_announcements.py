@@ -60,3 +60,9 @@ def test_neighbours_hear_where_the_guest_is_by_arp_and_by_neighbour_advertisemen
         frames = tuple(one.hex() for one in tell_neighbours(OWN.addresses, MAC, is_home=is_home))
         assert senders(frames) == [mac, mac, mac], "request and reply for IPv4, an advertisement for IPv6"
         assert all(one.startswith("ffffffffffff") for one in frames[:2])
+
+
+def test_a_neighbour_that_cannot_be_read_keeps_nothing_from_others() -> None:
+    odd = [(neighbour("mac", "52:54", "10.44.0.5/24"), "kvm-2"), (neighbour("ip", MAC, "house"), "kvm-2")]
+    (told,) = tell_guest(OWN, "kvm-2", "m-1", [*odd, *ALL], 256)
+    assert senders(told.frames) == [PROXY_MAC] * 3

@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.network.names import HOST_KEY, ISOLATED_KEY, NOBODY, OWN_CONTROLLER, OWNER_KEY, VM_KEY
-from outlive.network.operations import DHCP, PORTS, ROUTES, Rows
-from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, plan_own_vm
+from outlive.network.names import (
+    HOST_KEY,
+    ISOLATED_KEY,
+    NAMESPACE_KEY,
+    NETWORK_KEY,
+    NOBODY,
+    OWN_CONTROLLER,
+    OWN_NAMESPACE,
+    OWNER_KEY,
+    VM_KEY,
+)
+from outlive.network.operations import DHCP, PORTS, ROUTES, SWITCHES, Rows
+from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, OwnVmResult, isolated_hosts, plan_own_vm
 from outlive.resources.networks import interface_id
 
 ID = "b3a4f0d0-0000-4000-8000-000000000002"
@@ -156,11 +166,104 @@ def test_a_twin_that_its_host_is_isolated_from_stays_disabled_until_that_ends() 
     assert set(ports_of(after)) == {interface_id(ID, "twin", "kvm-2")}
 
 
-def test_a_port_that_somebody_else_made_stays_as_it_is() -> None:
-    foreign: Rows = {PORTS: [{"name": ID, "switch": "theirs", "external_ids": {"neutron": "yes"}}]}
-    result = plan(foreign, port())
-    assert result.ops == ()
-    assert result.foreign == (ID,)
+@pytest.mark.parametrize("network", [GREEN, BLUE], ids=lambda one: one.type)
+def test_the_port_of_an_interface_that_is_gone_answers_nobody_while_it_bears_a_mark_of_isolation(
+    network: OwnNetwork,
+) -> None:
+    name = ID if network is GREEN else interface_id(ID, "twin", "kvm-1")
+    moving = plan(plan({}, port(network)).rows, port(network), target="kvm-2").rows
+    gone = plan(isolated(moving, name, "kvm-1"))
+    kept = ports_of(gone.rows)
+    assert set(kept) == {name}
+    assert kept[name]["enabled"] is False
+    assert "addresses" not in kept[name]
+    assert kept[name]["options"] == {"requested-chassis": NOBODY}
+    assert isolated_hosts(kept[name]) == {"kvm-1": 3}
+    assert gone.rows[DHCP] == []
+    back = plan(gone.rows, port(network), host="kvm-2").rows
+    assert [row for row in ports_of(back).values() if row.get("enabled") is not False], "a new port is programmed"
+
+
+def test_whoever_deletes_a_port_has_read_whether_a_host_is_isolated_from_it() -> None:
+    (op,) = [op for op in plan(plan({}, port()).rows).ops if op.table == PORTS]
+    assert all(where["external_ids"][OWNER_KEY] == OWN_CONTROLLER for where in op.where)
+
+
+FOREIGN = {"neutron": "yes"}
+OF_ANOTHER_VM = {OWNER_KEY: OWN_CONTROLLER, NAMESPACE_KEY: OWN_NAMESPACE, VM_KEY: "other"}
+OF_PODS = {OWNER_KEY: "default-network-controller", NAMESPACE_KEY: OWN_NAMESPACE, VM_KEY: "cart"}
+TWIN = interface_id(ID, "twin", "kvm-2")
+
+
+@pytest.mark.parametrize(
+    ("network", "table", "row"),
+    [
+        (GREEN, PORTS, {"name": ID, "switch": "theirs", "external_ids": FOREIGN}),
+        (GREEN, PORTS, {"name": ID, "switch": "green_ovn_layer2_switch", "external_ids": OF_ANOTHER_VM}),
+        (GREEN, PORTS, {"name": ID, "switch": "theirs", "external_ids": OF_PODS}),
+        (BLUE, PORTS, {"name": TWIN, "switch": "theirs", "external_ids": FOREIGN}),
+        (GREEN, SWITCHES, {"name": "green_ovn_layer2_switch"}),
+        (BLUE, SWITCHES, {"name": "blue_kvm-2", "external_ids": {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: "red"}}),
+        (BLUE, ROUTES, {"ip_prefix": "10.44.0.9", "nexthop": "10.0.0.1", "policy": "dst-ip"}),
+        (BLUE, ROUTES, {"ip_prefix": "10.44.0.9/32", "nexthop": "10.0.0.1", "external_ids": OF_ANOTHER_VM}),
+    ],
+)
+def test_a_row_that_belongs_to_somebody_else_is_never_changed_and_the_port_is_refused(
+    network: OwnNetwork, table: str, row: dict[str, Any]
+) -> None:
+    before = plan({table: [row]}, port(network), host="kvm-2")
+    assert before.ops == ()
+    assert list(before.foreign) == [ID]
+    if table != PORTS:
+        rows = plan({}, port(network)).rows
+        moved = plan({**rows, table: [*rows.get(table, []), row]}, port(network), host="kvm-2")
+        assert moved.ops == (), "what it had stays"
+
+
+def test_a_port_beside_one_that_is_refused_is_served() -> None:
+    other = "b3a4f0d0-0000-4000-8000-000000000003"
+    foreign: Rows = {PORTS: [{"name": ID, "switch": "theirs", "external_ids": FOREIGN}]}
+    result = plan(foreign, port(), port(interface=other, mac="0a:58:c0:a8:28:0a", addresses=("192.168.40.10/24",)))
+    assert list(result.foreign) == [ID]
+    assert ports_of(result.rows)[other]["options"] == {"requested-chassis": "kvm-1"}
+
+
+def test_a_route_of_somebody_else_matters_before_the_guest_is_sent() -> None:
+    rows = plan({}, port(BLUE)).rows
+    theirs = {"ip_prefix": "10.44.0.9", "nexthop": "10.0.0.1", "policy": "dst-ip"}
+    assert plan({**rows, ROUTES: [theirs]}, port(BLUE)).foreign == {}, "at home it needs no route"
+    assert list(plan({**rows, ROUTES: [theirs]}, port(BLUE), target="kvm-2").foreign) == [ID]
+
+
+OWNERS: tuple[dict[str, str], ...] = ({}, FOREIGN, OF_ANOTHER_VM, OF_PODS)
+ANY_ROW = st.one_of(
+    st.tuples(st.just(PORTS), st.sampled_from((ID, *(interface_id(ID, "twin", host) for host in HOSTS)))),
+    st.tuples(st.just(ROUTES), st.sampled_from(("10.44.0.9", "10.44.0.9/32", "0.0.0.0/0"))),
+)
+
+
+@pytest.mark.parametrize("network", [GREEN, WIRE, BLUE], ids=lambda one: one.type)
+@given(
+    places=st.lists(st.tuples(st.sampled_from(HOSTS), st.sampled_from((None, *HOSTS))), min_size=1, max_size=4),
+    others=st.lists(st.tuples(ANY_ROW, st.sampled_from(OWNERS)), max_size=3, unique_by=lambda one: one[0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_a_vm_does_rows_of_others_stay_as_they_are(
+    network: OwnNetwork,
+    places: list[tuple[str, str | None]],
+    others: list[tuple[tuple[str, str], dict[str, str]]],
+) -> None:
+    theirs: list[tuple[str, dict[str, Any]]] = []
+    for (table, name), ids in others:
+        column = {PORTS: {"name": name, "switch": "s"}, ROUTES: {"ip_prefix": name, "policy": "dst-ip"}}[table]
+        theirs.append((table, {**column, "external_ids": ids} if ids else column))
+    rows: Rows = {}
+    for table, row in theirs:
+        rows.setdefault(table, []).append(row)
+    for host, target in places:
+        rows = plan(rows, port(network), host=host, target=target).rows
+    rows = plan(rows, host=None).rows
+    assert all(row in rows[table] for table, row in theirs)
 
 
 def test_rows_of_others_are_left_alone_when_a_vm_goes() -> None:
@@ -191,3 +294,9 @@ def test_after_any_life_no_row_is_left_and_no_switch_ever_has_two_ports_with_the
         assert all(count == 1 for count in reached.values())
         assert len({row["ip_prefix"] for row in rows.get(ROUTES, [])}) == len(rows.get(ROUTES, []))
     assert not any(plan(rows, host=None).rows.values())
+
+
+def test_a_port_of_another_vm_is_never_taken_over() -> None:
+    rows = plan({}, port(), vm="other").rows
+    result = plan(rows, port())
+    assert (result.ops, list(result.foreign), result.rows) == ((), [ID], rows)

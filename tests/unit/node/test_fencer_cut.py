@@ -12,6 +12,8 @@ from tests.support.loops import run
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable
 from outlive.base.random import Random
+from outlive.drivers.ovn.arrived_ports import ArrivedPorts
+from outlive.drivers.storage.disks import Cuts as StorageCuts
 from outlive.node.fencing.isolation import Isolation, by_storage
 from outlive.node.ports import CutReport
 from outlive.resources import Assigned, Cluster, Fault, FenceRecord, Membership, ObjectRef, VirtualMachine
@@ -34,6 +36,9 @@ class Cuts:
         self.mode = "ok"
         self.through = {}
         self.lifted = []
+
+    def select(self, scope):
+        return tuple(one for one in scope if self.reach(one))
 
     async def cut(self, host, epoch, scope):
         await asyncio.sleep(0.05)
@@ -151,6 +156,35 @@ def test_isolation_ends_once_the_host_has_joined_in_a_new_boot():
             assert "d" not in cuts.out
             assert set(cuts.lifted) == {("d", 1)}
             assert (await s.record("d")).cut.through == 0
+
+    run(story())
+
+
+def test_isolation_is_not_ended_by_a_coordinator_that_cannot_let_the_host_in_to_all_of_it():
+    async def story():
+        async with site() as s:
+            cuts = Cuts()
+            await _is_cut(s, cuts)
+            cuts.reach = lambda one: one.startswith("disk:")  # its network settings are gone
+            await s.come_back("d")
+            await asyncio.sleep(30)
+            assert cuts.lifted == []
+            assert "port:net" in (await s.record("d")).cut.scope
+            cuts.reach = lambda one: True
+            await asyncio.sleep(30)
+            assert cuts.lifted == [("d", 1)]
+            assert not (await s.record("d")).cut.through
+
+    run(story())
+
+
+def test_isolation_is_not_announced_by_a_host_that_can_shut_nobody_out_of_what_is_meant():
+    async def story():
+        async with site() as s:
+            here = Isolation(StorageCuts({"rbd": Cuts(reach=lambda one: False), "port": ArrivedPorts()}), s.store)
+            assert await here.impossible("d", 1, ("port:net", "disk:file:/a"))
+            there = Isolation(StorageCuts({"rbd": Cuts(reach=lambda one: False), "port": Cuts()}), s.store)
+            assert await there.impossible("d", 1, ("port:net", "disk:file:/a")) == ""
 
     run(story())
 
@@ -511,6 +545,9 @@ def _host(name: str) -> ObjectRef:
 
 class NobodyIsolates(Cuts):
     """A driver that isolates nobody."""
+
+    def select(self, scope):
+        return ()
 
     async def barrier(self, scope):
         raise NotFound("nobody isolates hosts here")

@@ -18,7 +18,7 @@ from outlive.base.errors import NotUnderstood, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.fencing.policy import DesiredState
-from outlive.node.ports import Domain
+from outlive.node.ports import Domain, NoNetworks
 from outlive.node.status import STALE_CYCLES, HostReporter
 from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.context import GuestCounts, NodeSettings
@@ -89,6 +89,15 @@ class NoVms:
         return {}, {}
 
 
+class Switch(NoNetworks):
+    """Networks of a host that may say which chassis it is."""
+
+    chassis: str | None = ""
+
+    async def find_chassis(self) -> str | None:
+        return self.chassis
+
+
 class Host:
     """A reporter, with what it needs of a daemon."""
 
@@ -96,6 +105,7 @@ class Host:
         self.clock = LoopClock()
         self.memory = MemoryStore(self.clock, SeededIds(Random(1)))
         self.service = Service()
+        self.network = Switch()
         self.store = WriterStore(self.memory, writer="daemon")
         self.faults = FaultSet(FaultRecorder(self.store, self.clock, "daemon", "h1"), self.clock)
         service: Any = self.service
@@ -109,6 +119,7 @@ class Host:
             statistics=self.service.statistics,
             storage=SimpleNamespace(address=lambda: ""),
             networks={},
+            network=self.network,
             losses=StorageLosses(),
             informer=nobody,
             clock=self.clock,
@@ -201,6 +212,20 @@ def test_host_says_what_runs_its_vms_so_that_placement_offers_it() -> None:
         assert status.domain_capabilities.hypervisor_type == "kvm"
         assert status.capabilities == host.service.capabilities()
         assert status.version
+
+    told(story)
+
+
+def test_host_says_which_chassis_of_ovn_it_is_and_keeps_what_it_said_while_its_switch_is_silent() -> None:
+    async def story(host: Host) -> None:
+        await host.domains.look()
+        await host.memory.create(Hypervisor(metadata=ObjectMeta(name="h1")))
+        said = []
+        for host.network.chassis in ("", "kvm-1", None):
+            written = await host.reporter.report()
+            assert written == (host.network.chassis is not None), "else it is asked again"
+            said.append((await host.memory.get(Hypervisor, "h1")).status.chassis)
+        assert said == ["", "kvm-1", "kvm-1"]
 
     told(story)
 

@@ -114,3 +114,10 @@ def test_a_gap_that_was_too_long_and_networks_that_reach_few_hosts_are_told() ->
         "network rack reaches h1 and h2: it may run nowhere else",
         "network none reaches no host at all: it may run nowhere else",
     ]
+
+
+def test_a_network_that_was_changed_while_the_vm_runs_is_told() -> None:
+    kept = Condition(type="AddressesReserved", status="False", reason="network-changed", message="it stays on green")
+    texts, settled = told(status(conditions=(*YES, kept)))
+    assert settled
+    assert texts[1:] == ["port web.0 is not all that its spec says: it stays on green"]

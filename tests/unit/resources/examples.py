@@ -199,6 +199,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             domain_state="flushed",
             lost="h1.3.abc",
             storage_address="10.64.0.1",
+            chassis="kvm-1",
             rehearsed="ok",
             rehearsed_seq=7,
             power_answer_s=5.0,

@@ -20,6 +20,7 @@ NETWORKS: tuple[r.Resource, ...] = (
             max_gap_ms=200,
         ),
         status=r.VirtualMachinePortStatus(
+            network="green",
             addresses=("192.168.40.9/24",),
             gateways=("192.168.40.1",),
             interfaces={"h1": "7b1c"},

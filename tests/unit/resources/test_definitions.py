@@ -18,6 +18,10 @@ from outlive.resources.memberships import Cut, MemberRecord
 from outlive.resources.vms import Holder
 
 UUID = "7b0a2c5e-0000-4000-8000-00000000d0d0"
+LSP = "b3a4f0d0-0000-4000-8000-00000000ab02"
+WITH_ID = (
+    "<interface type='bridge'><virtualport type='openvswitch'><parameters interfaceid='{}'/></virtualport></interface>"
+)
 DISK = "<disk type='file'><driver name='qemu'{cache}/><source file='{path}'/><target dev='{dev}'/></disk>"
 
 
@@ -43,8 +47,8 @@ def test_what_a_definition_says() -> None:
             + "<disk type='file' device='cdrom'><source file='/iso'/><target dev='sda'/></disk>"
             + "<disk type='file' device='cdrom'><target dev='sdb'/></disk>"
             + "<interface type='bridge'><mac address='52:54:00:AA:bb:01'/></interface>"
-            + "<interface type='bridge'><virtualport type='openvswitch'><parameters interfaceid='lsp-1'/></virtualport>"
-            + "</interface><graphics type='vnc' port='-1'/><serial type='file'><source path='/log'/></serial>"
+            + WITH_ID.format(LSP.upper())
+            + "<graphics type='vnc' port='-1'/><serial type='file'><source path='/log'/></serial>"
         )
     )
     assert found.disk_ids == (
@@ -54,7 +58,7 @@ def test_what_a_definition_says() -> None:
         "block:/dev/mapper/x",
         "file:/srv/f.img",
     )
-    assert found.port_ids == ("52:54:00:aa:bb:01", "lsp-1")
+    assert found.port_ids == ("52:54:00:aa:bb:01", LSP)
     assert found.ports[1].mac == made_mac(UUID, 1)
     assert (found.uuid, found.name, found.vcpus, found.memory_bytes) == (UUID, "web", 2, 96 * 2**20)
     assert (found.graphics, found.console, found.host_devices) == (("vnc",), "/log", False)
@@ -175,3 +179,14 @@ def test_a_host_that_is_too_small_is_named() -> None:
     assert host_problem(found, 2**30, 4) == host_problem(found, 0, 0) == ""
     assert "96 MiB" in host_problem(found, 96 * 2**20, 4)
     assert "2 vCPUs" in host_problem(found, 2**30, 3)
+
+
+@pytest.mark.parametrize("interface", ["lsp-1", "b3a4f0d0", f"{LSP}0", "52:54:00:00:00:01"])
+def test_an_interface_id_is_a_uuid_as_libvirt_wants_it(interface: str) -> None:
+    with pytest.raises(BadInput, match="no UUID"):
+        parse(definition(WITH_ID.format(interface)))
+
+
+def test_one_interface_id_in_two_forms_is_there_twice() -> None:
+    with pytest.raises(BadInput, match="is there twice"):
+        parse(definition(WITH_ID.format(LSP) + WITH_ID.format(LSP.upper().replace("-", ""))))

@@ -3,145 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
-from tests.support.loops import run
-from tests.support.northbound import NEW, OLD
+from tests.support.network_clouds import INTERFACE, MAC, Cloud, in_cloud
+from tests.support.northbound import OLD
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound
-from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.failover.ports import Inline
 from outlive.network.operations import PORTS, delete, upsert
 from outlive.network.ports import Scope
 from outlive.resources import (
     Assigned,
-    Event,
-    Fault,
     Hypervisor,
-    HypervisorSpec,
     Migration,
-    ObjectMeta,
-    Resource,
-    VirtualMachine,
-    VirtualMachinePort,
-    VirtualMachineSpec,
-    VirtualMachineStatus,
-    VirtualNetwork,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
-from outlive.roles.settings import RoleSettings
-from outlive.roles.up import NetworkDatabases, Ports, UpRole
-from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
-from outlive.store import list_all
-from outlive.store.memory import MemoryStore
-
-MAC = "02:00:00:00:00:01"
-INTERFACE = "00000000-0000-4000-8000-000000000001"
-NETWORKS = {
-    "green": VirtualNetworkSpec(type="layer2", subnets=(Subnet(cidr="10.1.0.0/24"),)),
-    "red": VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/16"),)),
-    "rack": VirtualNetworkSpec(type="bridged", host_labels={"rack": "a"}),
-}
-
-
-def objects(network: str) -> list[Resource]:
-    hosts = [
-        Hypervisor(metadata=ObjectMeta(name=name, labels={"rack": rack}), spec=HypervisorSpec(management="node"))
-        for name, rack in (("ch-1", "a"), ("ch-2", "b"))
-    ]
-    vm = VirtualMachine(
-        metadata=ObjectMeta(name="web"),
-        spec=VirtualMachineSpec(ports=(INTERFACE,)),
-        status=VirtualMachineStatus(assigned=Assigned(hypervisor="ch-1")),
-    )
-    port = VirtualMachinePort(
-        metadata=ObjectMeta(name="web.0"), spec=VirtualMachinePortSpec(vm="web", network=network, mac=MAC)
-    )
-    return [
-        *hosts,
-        *(VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec) for name, spec in NETWORKS.items()),
-        vm,
-        port,
-    ]
-
-
-@dataclass
-class Cloud:
-    """One server on a simulated OVN with two chassis."""
-
-    store: MemoryStore
-    ovn: SimulatedOvn
-    role: UpRole
-    databases: NetworkDatabases
-
-    async def port(self) -> VirtualMachinePort:
-        return await self.store.get(VirtualMachinePort, "web.0")
-
-    async def vm(self) -> VirtualMachine:
-        return await self.store.get(VirtualMachine, "web")
-
-    async def set_vm(self, **status: Any) -> None:
-        now = await self.vm()
-        await self.store.replace_status(
-            msgspec.structs.replace(now, status=msgspec.structs.replace(now.status, **status))
-        )
-
-    async def plug(self, host: str) -> None:
-        self.ovn.plug((await self.port()).status.interfaces[host], host)
-
-    async def move(self, *, announces: bool = False) -> None:
-        """From the first host to the second one, live."""
-        await self.plug("ch-1")
-        await self.set_vm(migration=Migration(id="m1", source="ch-1", target="ch-2"))
-        await asyncio.sleep(1)
-        await self.plug("ch-2")
-        await asyncio.sleep(5)
-        if announces:
-            self.ovn.announce(INTERFACE, "ch-2")
-            await asyncio.sleep(1)
-        await self.set_vm(migration=None, assigned=Assigned(hypervisor="ch-2"))
-        await asyncio.sleep(5)
-
-    async def check(self, name: str = "") -> list[tuple[str, str]]:
-        found = await self.role.check_network({"name": name})
-        return [(one["code"], one["about"]) for one in found["findings"]]
-
-    async def faults(self) -> set[str]:
-        return {one.name async for one in list_all(self.store, Fault) if not one.ended}
-
-    async def events(self) -> set[str]:
-        return {one.reason async for one in list_all(self.store, Event)}
-
-
-def in_cloud(
-    network: str, story: Callable[[Cloud], Awaitable[None]], *, on_ovn: bool = True, version: str = NEW
-) -> None:
-    async def scene() -> None:
-        clock, random = LoopClock(), Random(1)
-        ids = SeededIds(random)
-        store, ovn = MemoryStore(clock, ids), SimulatedOvn("ch-1", "ch-2", version=version)
-        store.load(objects(network))
-        databases = NetworkDatabases(
-            SimulatedNorthbound(ovn, clock, random.fork("nb")), SimulatedSouthbound(ovn, clock, random.fork("sb"))
-        )
-        ports = Ports(computer=Inline(), network=databases if on_ovn else None)
-        role = UpRole(store, RoleSettings(), ports, identity="a", clock=clock, random=random, ids=ids)
-        await role.prepare()
-        task = asyncio.create_task(role.run())
-        await asyncio.sleep(5)
-        try:
-            await story(Cloud(store, ovn, role, databases))
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    run(scene())
+from outlive.simulation.network import SimulatedNorthbound
 
 
 @pytest.mark.parametrize("network", ["green", "red"])

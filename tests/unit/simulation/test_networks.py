@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.network_worlds import answers, broken, change_port, fabric_of, network_world, play, port_row
+from tests.support.network_worlds import KINDS, answers, broken, change_port, fabric_of, network_world, play, port_row
 
 from outlive.network.names import NAMESPACE_KEY, OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY, VM_KEY
 from outlive.network.operations import PORTS, upsert
 from outlive.node.ports import DomainState
 from outlive.resources import VirtualMachinePort, condition
-from outlive.resources.networks import interface_id
+from outlive.resources.networks import PortMode, interface_id
 from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.networks import Segment
 from outlive.simulation.world import World
@@ -183,3 +183,26 @@ def test_a_domain_of_another_host_has_the_interface_of_that_host() -> None:
         assert domain.ports == (interface_id(own.interface, "twin", "h1"),)
 
     play(story, lambda: network_world("routed"))
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS)
+def test_vms_keep_their_network_where_they_run_while_a_restored_store_says_otherwise(
+    kind: str, mode: PortMode | None
+) -> None:
+    async def story(world: World) -> None:
+        await world.do("store-snapshot", {})
+        await world.do("move", {"vm": "vm-1", "to": "h2", "live": True})
+        await world.clock.sleep(30.0)
+        assert answers(world) == ["h2"]
+        world.networks.cut(Segment.STORE, "h3")
+        await world.do("store-restore", {})
+        for _ in range(20):
+            await world.clock.sleep(1.0)
+            assert (answers(world), world.running("vm-1")) == (["h2"], ("h2",))
+        world.networks.heal(Segment.STORE, "h3")
+        await world.clock.sleep(120.0)
+        assert (answers(world), world.running("vm-1")) == (["h2"], ("h2",))
+        world.judge.rest()
+        assert broken(world) == []
+
+    play(story, lambda: network_world(kind, mode))

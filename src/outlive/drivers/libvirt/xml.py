@@ -122,7 +122,7 @@ def _defined(vm: VirtualMachine) -> ET.Element:
         ("disks", vm.spec.disks, definition.disk_ids),
         ("ports", vm.spec.ports, definition.port_ids),
     ):
-        if sorted(of_spec) != sorted(defined):
+        if sorted(of_spec) != sorted(defined) and (what, sorted(map(str.lower, of_spec))) != ("ports", sorted(defined)):
             remedy = "write the VM again with outlive apply, which reads them from the definition"
             has = ", ".join(defined) or "none"
             raise Refused(f"spec.{what} of {vm.name} is not what its definition has: {has}", remedy=remedy)

@@ -6,16 +6,20 @@ here gives the port back to it, and the port requests another chassis. What is r
 * the host's own ovn-controller says that its flows are as the row is; or
 * the host is taken off the overlay: its chassis, of which ovn-controller reports nothing any more, is removed, and
   every other chassis says that its tunnels are as the chassis are, but for those of hosts that are proven to be off.
+  The chassis of every host that runs OVN has to say so: a southbound database that was restored may lack some.
   That is no proof for a localnet network, where a host sends without a tunnel.
+
+A port that is bound by a chassis which is no other host's proves nothing: it may be a name of before of the same host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Final, Protocol
 
 from outlive.base.logging import get_logger
 from outlive.drivers.ovn.arrived_ports import SCOPE, ArrivedPorts
+from outlive.drivers.ovn.chassis_table import ChassisTable
 from outlive.network.names import (
     INTERFACE_KEY,
     ISOLATED_KEY,
@@ -28,12 +32,9 @@ from outlive.network.names import (
 from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
 from outlive.network.own_vms import isolated_hosts
 from outlive.network.owners import external_ids
-from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb, chassis_name
-from outlive.node.membership.states import is_dead
+from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
 from outlive.node.ports import CutReport
-from outlive.resources import Hypervisor, Membership
 from outlive.resources.networks import interface_id
-from outlive.store import Store, list_all, read
 
 PART: Final = 50
 """Ports of one transaction: each has two rows at most."""
@@ -41,8 +42,6 @@ OBEYS_S: Final = 2.0
 """How long the host's own ovn-controller may take, before the host is taken off the overlay."""
 OTHERS_S: Final = 5.0
 """How long the other chassis may take to remove their tunnels to it."""
-OFF: Final = frozenset({"power", "watchdog", "operator"})
-"""Proofs after which a host does not forward packets: one that has cleaned up what it ran still does."""
 _log = get_logger("drivers.ovn")
 
 
@@ -63,23 +62,22 @@ class OvnReadDatabase(SouthboundDb, Protocol):
 
 
 class OvnCuts(ArrivedPorts):
-    """See the module. ``chassis_of``: the name of a host's chassis; ``hosts_off``: hosts that are proven to be off.
-    Connections are made at the first use."""
+    """See the module. ``read_table``: the chassis of all hosts, as they are now. Connections are made at the first
+    use."""
 
     def __init__(
         self,
         northbound: OvnDatabase,
         southbound: OvnReadDatabase,
-        chassis_of: Callable[[str], Awaitable[str]],
-        hosts_off: Callable[[], Awaitable[Sequence[str]]],
+        read_table: Callable[[], Awaitable[ChassisTable]],
     ) -> None:
         self._nb = northbound
         self._sb = southbound
-        self._chassis_of = chassis_of
-        self._hosts_off = hosts_off
+        self._read_table = read_table
         self._started = False
         self._numbers: dict[str, int] = {}
-        """Host → the change of rows, or of chassis, that has to have arrived; of this process."""
+        """Host → the change of rows, or of chassis, that has to have arrived; of this process, and none while an order
+        of it is under way or has failed."""
 
     async def _databases(self) -> tuple[NorthboundDb, SouthboundDb]:
         if not self._started:
@@ -88,62 +86,70 @@ class OvnCuts(ArrivedPorts):
             await self._nb.start()
         return self._nb, self._sb
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """Ports."""
+        return tuple(one for one in scope if one.startswith(SCOPE))
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """As ``CutPort``."""
-        interfaces = [one.removeprefix(SCOPE) for one in scope if one.startswith(SCOPE)]
+        interfaces = [one.removeprefix(SCOPE) for one in self.select(scope)]
         if not interfaces:
             return
         nb, sb = await self._databases()
-        chassis, receipt = await self._chassis_of(host), Receipt()
+        table = await self._read_table()
+        chassis, own_names, receipt = table.find(host), table.names(host), Receipt()
+        self._numbers.pop(host, None)
         for start in range(0, len(interfaces), PART):
             part = interfaces[start : start + PART]
             names = {name for one in part for name in (one, interface_id(one, "twin", host))}
 
             def plan(rows: Rows, features: OvnFeatures, names: frozenset[str] = frozenset(names)) -> list[Op]:
-                return plan_cut(rows, names, host=host, epoch=epoch, chassis=chassis)
+                return plan_cut(rows, names, host=host, epoch=epoch, chassis=own_names)
 
             receipt = await nb.transact(Scope(ports=tuple(sorted(names))), plan, comment=f"isolate {host}")
-            self._numbers[host] = max(self._numbers.get(host, 0), receipt.nb_cfg)
         receipt = await self._beyond(nb, sb, receipt, f"isolate {host}")
-        self._numbers[host] = max(self._numbers[host], receipt.nb_cfg)
+        self._numbers[host] = receipt.nb_cfg
         obeyed = await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)
         if not obeyed.done and any(one.name == chassis for one in await sb.chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
             await sb.forget_chassis(chassis)
-            off = await self._chassis_off()
+            off = table.off(host)
             others = [one.name for one in await sb.chassis() if one.name != chassis and one.name not in off]
             later = await nb.renumber(comment=f"{host} is off the overlay")
             later = await self._beyond(nb, sb, later, f"{host} is off the overlay")
-            self._numbers[host] = max(self._numbers.get(host, 0), later.nb_cfg)
+            self._numbers[host] = later.nb_cfg
             await nb.applied(later, on=others, limit_s=OTHERS_S)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """As ``CutPort``: ports that are marked, are bound nowhere on the host, and whose change has arrived."""
         nb, sb = await self._databases()
-        chassis = await self._chassis_of(host)
         marked = [row for row in await _own_ports(nb) if isolated_hosts(row).get(host, -1) >= epoch]
         if not marked:
             return CutReport()
+        table = await self._read_table()
+        chassis = table.find(host)
         number = self._numbers.get(host)
         if number is None:  # another process ordered it: all that was ordered until now counts
             comment = f"is {host} isolated"
             receipt = await self._beyond(nb, sb, await nb.renumber(comment=comment), comment)
             number = self._numbers[host] = receipt.nb_cfg
-        off = await self._chassis_off() - {chassis}
+        off, others = table.off(host), table.others(host)
         known = {one.name: one for one in await sb.chassis() if one.name not in off}
-        obeys, is_off, behind = arrived(chassis, known, number)
-        scope = []
+        obeys, is_off, behind = arrived(chassis, known, number, table.expected(host))
+        isolated: set[str] = set()
+        reached: set[str] = set()
         for row in marked:
             binding = await sb.binding(str(row["name"]))
-            is_bound = binding is not None and chassis in (binding.chassis, *binding.additional_chassis)
+            bound = {binding.chassis, *binding.additional_chassis} - {""} if binding is not None else set()
             is_local = external_ids(row).get(TOPOLOGY_KEY) == LOCALNET
-            if not is_bound and (obeys or (is_off and not is_local)):
-                scope.append(SCOPE + external_ids(row)[INTERFACE_KEY])
+            is_cut = bound <= others and (obeys or (is_off and not is_local))
+            (isolated if is_cut else reached).add(SCOPE + external_ids(row).get(INTERFACE_KEY, ""))
+        scope = isolated - reached - {SCOPE}
         evidence = (
             f"its ovn-controller has change {number}" if obeys else f"it is off the overlay since change {number}"
         )
         return CutReport(
-            scope=tuple(sorted(set(scope))) if scope else (),
+            scope=tuple(sorted(scope)),
             evidence=evidence if scope else "",
             unanswered="" if obeys or is_off else f"chassis {', '.join(behind[:3])} has not confirmed change {number}",
         )
@@ -153,10 +159,6 @@ class OvnCuts(ArrivedPorts):
         database was restored, confirms nothing."""
         highest = max((one.nb_cfg for one in await sb.chassis()), default=0)
         return receipt if highest < receipt.nb_cfg else await nb.renumber(comment=comment, beyond=highest)
-
-    async def _chassis_off(self) -> set[str]:
-        """Chassis that have no power: they confirm nothing, and nobody reaches anybody through them."""
-        return {await self._chassis_of(host) for host in await self._hosts_off()}
 
     async def lift(self, host: str, epoch: int) -> None:
         """As ``CutPort``; the network controller plans the ports anew."""
@@ -185,15 +187,16 @@ class OvnCuts(ArrivedPorts):
         return found
 
 
-def plan_cut(rows: Rows, names: frozenset[str], *, host: str, epoch: int, chassis: str) -> list[Op]:
-    """Mark the host on these ports and have them request other chassis. Pure; ports of others stay as they are."""
+def plan_cut(rows: Rows, names: Set[str], *, host: str, epoch: int, chassis: Set[str]) -> list[Op]:
+    """Mark the host on these ports and have them request none of these chassis, its own. Pure; ports of others stay as
+    they are."""
     ops = []
     for row in rows.get(PORTS, []):
         if row.get("name") not in names or external_ids(row).get(OWNER_KEY) != OWN_CONTROLLER:
             continue
         through = max(epoch, isolated_hosts(row).get(host, epoch))
         requested = [one for one in row.get("options", {}).get("requested-chassis", "").split(",") if one]
-        left = [one for one in requested if one not in (chassis, NOBODY)]
+        left = [one for one in requested if one not in chassis and one != NOBODY]
         patch: Columns = {"external_ids": {ISOLATED_KEY + host: str(through)}}
         patch["options"] = {"requested-chassis": ",".join(left) or NOBODY}
         if len(left) < 2:
@@ -204,12 +207,15 @@ def plan_cut(rows: Rows, names: frozenset[str], *, host: str, epoch: int, chassi
     return ops
 
 
-def arrived(chassis: str, known: Mapping[str, Chassis], number: int) -> tuple[bool, bool, list[str]]:
-    """Whether the host's own chassis has the change; whether the host is off the overlay; and who is behind. Pure."""
+def arrived(
+    chassis: str, known: Mapping[str, Chassis], number: int, expected: Set[str] = frozenset()
+) -> tuple[bool, bool, list[str]]:
+    """Whether the host's own chassis has the change; whether the host is off the overlay; and who is behind: of those
+    that OVN knows, and of those that it is expected to know. Pure."""
     own = known.get(chassis)
     if own is not None:
         return own.nb_cfg >= number, False, [chassis]
-    behind = sorted(name for name, one in known.items() if one.nb_cfg < number)
+    behind = sorted({name for name, one in known.items() if one.nb_cfg < number} | (expected - set(known)))
     return False, not behind, behind
 
 
@@ -219,27 +225,3 @@ async def _own_ports(nb: NorthboundDb) -> list[Columns]:
     return [
         row for row in rows.get(PORTS, []) if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and row.get("name")
     ]
-
-
-def find_hosts_off(store: Store) -> Callable[[], Awaitable[Sequence[str]]]:
-    """What says which hosts are proven to be off, and have not come back."""
-
-    async def find() -> Sequence[str]:
-        return [
-            member.name
-            async for member in list_all(store, Membership, whole=True)
-            if is_dead(member.record) and member.record.proof is not None and member.record.proof.kind in OFF
-        ]
-
-    return find
-
-
-def host_chassis(store: Store, southbound: SouthboundDb) -> Callable[[str], Awaitable[str]]:
-    """What says which chassis a host is."""
-
-    async def find(host: str) -> str:
-        found = await read(store, Hypervisor, host)
-        named = found.spec.chassis if found is not None else ""
-        return named or chassis_name(host, await southbound.chassis())
-
-    return find

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from ipaddress import ip_interface
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -18,13 +17,22 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Unavailable
 from outlive.base.logging import get_logger
+from outlive.network.addressing import parse_mac, parse_subnet
 from outlive.network.announce import GATEWAY_SCHEDULE_MS
 from outlive.network.own_announcements import tell_neighbours
 from outlive.network.ports import Announcer
 from outlive.node.ports import NetworkPort
 from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import with_interface_ids
-from outlive.resources.networks import IN_OVN, PORTS_LIMIT, interface_id, port_mode, port_object_name
+from outlive.resources.networks import (
+    IN_OVN,
+    PORTS_LIMIT,
+    interface_id,
+    is_interface_id,
+    port_mode,
+    port_object_name,
+    present_network,
+)
 from outlive.store import Store
 
 READ_S: Final = 5.0
@@ -37,6 +45,10 @@ ANNOUNCING_LIMIT: Final = 64
 """VMs that are announced at once; more are not."""
 PLUGGED_LIMIT: Final = 4096
 """VMs whose ports are remembered."""
+CHASSIS_S: Final = 2.0
+"""How long this host's own switch may take to say which chassis it is."""
+SENT_LIMIT: Final = 4096
+"""Ports of which is remembered what was sent last; to a guest that was forgotten it is sent again."""
 INSTALLED_S: Final = 0.5
 """How long one look waits for flows."""
 
@@ -49,6 +61,10 @@ class HostSwitch(Protocol):
 
     async def start(self) -> None:
         """Start to connect; returns at once."""
+        ...
+
+    async def chassis(self) -> str:
+        """The name of this chassis; empty: OVN has not been set up here. ``Unavailable``."""
         ...
 
     async def devices(self) -> dict[str, str]:
@@ -91,7 +107,7 @@ class OvnNetwork(NetworkPort):
         self._announcer = announcer
         self._plugged: OrderedDict[str, list[PluggedPort]] = OrderedDict()
         """By VM, of this process, the ports that it has, or had, here."""
-        self._sent: dict[str, str] = {}
+        self._sent: OrderedDict[str, str] = OrderedDict()
         """By port, the announcement that was sent last."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -100,15 +116,27 @@ class OvnNetwork(NetworkPort):
         """``network.prepareTimeout``."""
         return self._limit_s
 
+    async def find_chassis(self) -> str | None:
+        """As ``NetworkPort``."""
+        await self._connect()
+        try:
+            with deadline(CHASSIS_S):
+                return await self._switch.chassis()
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("network.chassis_unknown", why=str(error) or f"no answer within {CHASSIS_S:g} s")
+            return None
+
     async def plugged_ports(self, vm: VirtualMachine) -> list[PluggedPort]:
-        """Its interfaces that the controller programs. ``Unavailable`` where that is not known."""
+        """Its interfaces that the controller programs: none without an id. ``Unavailable`` where that is not known."""
         found = []
         try:
             with deadline(READ_S):
                 for index, defined in enumerate(vm.spec.ports[:PORTS_LIMIT]):
+                    if not is_interface_id(defined):
+                        continue
                     try:
                         port = await self._store.get(VirtualMachinePort, port_object_name(vm.name, index), fresh=True)
-                        network = await self._store.get(VirtualNetwork, port.spec.network)
+                        network = await self._store.get(VirtualNetwork, present_network(port))
                     except NotFound:
                         continue
                     if network.spec.type in IN_OVN:
@@ -166,22 +194,23 @@ class OvnNetwork(NetworkPort):
     async def _announce(self, announcer: Announcer, vm: str, ports: list[PluggedPort]) -> None:
         """Tell guests here where the VM is, and the VM where its neighbours are. What fails is logged: caches end by
         themselves."""
-        try:
-            await self._connect()
-            devices = await self._switch.devices()
-            for one in ports:
+        for one in ports:
+            try:
+                await self._connect()
+                devices = await self._switch.devices()
                 own = one.network.status.host_subnets.get(self._host, ())
-                if any(str(ip_interface(cidr).network) in own for cidr in one.port.status.addresses):
+                if any(str(parse_subnet(cidr)) in own for cidr in one.port.status.addresses):
                     await self._tell_neighbours(announcer, vm, one, devices)
                 if (device := devices.get(one.interface)) is not None:
                     await self._tell_guest(announcer, one, device)
-        except (OutliveError, TimeoutError) as error:
-            _log.warning("network.not_announced", vm=vm, why=str(error))
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("network.not_announced", vm=vm, port=one.port.name, why=str(error))
 
     async def _tell_neighbours(
         self, announcer: Announcer, vm: str, one: PluggedPort, devices: Mapping[str, str]
     ) -> None:
-        frames = tell_neighbours(one.port.status.addresses, one.port.spec.mac.lower(), is_home=one.interface in devices)
+        mac = parse_mac(one.port.spec.mac)
+        frames = tell_neighbours(one.port.status.addresses, mac, is_home=one.interface in devices)
         for other, theirs in list(self._plugged.items()):
             for each in theirs:
                 device = devices.get(each.interface)
@@ -200,6 +229,9 @@ class OvnNetwork(NetworkPort):
             moved = port.status.migration.id if port.status.migration is not None else ""
             if found is not None and found.id == moved and self._sent.get(port.name) != found.id:
                 self._sent[port.name] = found.id
+                self._sent.move_to_end(port.name)
+                while len(self._sent) > SENT_LIMIT:
+                    self._sent.popitem(last=False)
                 frames = [bytes.fromhex(each) for each in found.frames]
                 await announcer.send(device, frames, GATEWAY_SCHEDULE_MS)
                 return

@@ -174,6 +174,11 @@ class Cuts:
         """One more part, for disks of that kind, or for ``port``."""
         self._parts[kind] = part
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """As the parts say together."""
+        found = {one for part in self._parts.values() for one in part.select(scope)}
+        return tuple(one for one in scope if one in found)
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """By each of them; one that fails spoils no other: what was shut out is read back. Where all fail, the first
         error."""

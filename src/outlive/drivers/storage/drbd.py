@@ -133,9 +133,13 @@ class Drbd:
 
     # --- CutPort
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """Resources of DRBD."""
+        return tuple(one for one in scope if one.startswith(SCOPE))
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Disconnect this host's replicas from it."""
-        names = tuple(sorted(one.removeprefix(SCOPE) for one in scope if one.startswith(SCOPE)))
+        names = tuple(sorted(one.removeprefix(SCOPE) for one in self.select(scope)))
         found = {name: peer for name in names if (peer := await self._peer(name, host)) is not None}
         if not found:
             raise NotFound(f"this host has no replica of a volume of {host}")
@@ -171,7 +175,7 @@ class Drbd:
 
     async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """What this replica knows that nobody writes; ``Unavailable`` where it does not."""
-        mine = tuple(one for one in scope if one.startswith(SCOPE))
+        mine = self.select(scope)
         for one in mine:
             name = one.removeprefix(SCOPE)
             if why := explain_writer(await self._resource(name, await self._state(name))):

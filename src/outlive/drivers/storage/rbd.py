@@ -149,9 +149,14 @@ class RbdCut:
         self._heard: dict[str, float] = {}
         """Entries that every storage daemon has heard of."""
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """Images of this cluster."""
+        kinds = {self._kind: self}
+        return tuple(one for one in scope if driver_of(kinds, one.removeprefix("disk:").partition(":")[0]) is self)
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Block all addresses of the host."""
-        images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self._own_disks(scope)))
+        images = tuple(sorted(one.removeprefix("disk:").removeprefix(SCHEME) for one in self.select(scope)))
         if not images:
             raise NotFound(f"{host} is to be isolated from no image of Ceph")
         self._ceph.configured()
@@ -194,7 +199,7 @@ class RbdCut:
 
     async def barrier(self, scope: tuple[str, ...]) -> tuple[str, ...]:
         """Wait for the storage daemons; ``Unavailable`` also where this very host is blocked."""
-        mine = self._own_disks(scope)
+        mine = self.select(scope)
         if not mine:
             return ()
         seen = await self._map()
@@ -237,10 +242,6 @@ class RbdCut:
             except OutliveError as error:
                 _log.warning("storage.note_not_read", key=key, error=str(error))
         return found
-
-    def _own_disks(self, scope: tuple[str, ...]) -> tuple[str, ...]:
-        kinds = {self._kind: self}
-        return tuple(one for one in scope if driver_of(kinds, one.removeprefix("disk:").partition(":")[0]) is self)
 
     async def _lifted(self, host: str) -> None:
         """No order of this host's to let in is under way: each ends before the next begins."""

@@ -22,12 +22,11 @@ from outlive.node.fencing.power import EarlyIdentities, PowerSequence, answer_li
 from outlive.node.fencing.rehearsals import Rehearsals
 from outlive.node.fencing.rules import Observer, Rules
 from outlive.node.fencing.watcher import Watcher
-from outlive.node.membership.pause import is_lost
 from outlive.node.membership.states import dated
 from outlive.node.membership.steps import RecordOutcome
 from outlive.node.ports import CutPort, PowerPort
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef
-from outlive.resources.cluster import CLUSTER
+from outlive.resources.cluster import CLUSTER, is_lost
 from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.informer import Informer

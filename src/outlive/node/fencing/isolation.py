@@ -33,6 +33,7 @@ from outlive.store.access import LIST_S, answered
 if TYPE_CHECKING:
     from outlive.node.fencing.context import FencerContext
     from outlive.node.fencing.fence import Fence
+    from outlive.resources.memberships import Cut
 
 NOBODY: Final = "nobody here can shut it out"
 CUT_OFF: Final = "it is isolated, and may still run"
@@ -151,14 +152,14 @@ class Isolation:
     async def impossible(self, host: str, epoch: int, scope: tuple[str, ...]) -> str:
         """Why nobody can isolate the host now, as far as that is known before an order; empty: somebody may.
 
-        What no driver here answers for (``barrier``) none here shuts anybody out of: files, on a host with Ceph. One
-        storage that answers suffices, whatever the others do.
+        There is what no driver here shuts anybody out of: files, and ports of OVN where this host does not reach its
+        database. One storage that answers suffices, whatever the others do.
         """
         try:
             await self._read_back(host, epoch)
         except OutliveError as error:
             return error.message
-        groups, why = by_storage(scope), NOBODY
+        groups, why = by_storage(self._port.select(scope)), NOBODY
         for group in groups:
             try:
                 if await answer_of(self._port.barrier(group), _share_s(groups), host):
@@ -223,11 +224,17 @@ class Isolation:
             raise failed[0]
         return tuple(one for one in scope if one in set(written))
 
-    async def lift(self, host: str, epoch: int) -> str:
-        """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed.
+    async def lift(self, host: str, epoch: int, scope: tuple[str, ...] = ()) -> str:
+        """Let the host in again that was cut off through this epoch, and no later one; why not, where that failed, or
+        where nobody here can let it in to all of ``scope``.
 
         The order may arrive when the host has come back, was condemned and cut off once more.
         """
+        beyond = sorted(set(scope) - set(self._port.select(scope)))
+        if beyond:
+            return (
+                f"this host cannot let it in to {', '.join(beyond[:NAMED])}: see storage and network in its node.yaml"
+            )
         try:
             async with self._one_order(host):
                 await answer_of(self._port.lift(host, epoch), CALL_LIMIT_S, host)
@@ -258,6 +265,9 @@ def _share_s(groups: tuple[tuple[str, ...], ...]) -> float:
 
 class _Nobody(CutPort):
     """Isolates nobody."""
+
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         raise NotFound(NOBODY)
@@ -402,7 +412,7 @@ class Isolations:
         for host, seen in list(context.watcher):
             if seen.record.state == "Held" and 0 < seen.record.cut.through <= seen.record.dead_through:
                 try:
-                    await _end(context, orders, host, seen.record.cut.through)
+                    await _end(context, orders, host, seen.record.cut)
                 except OutliveError as error:
                     _log.info("fence.isolation_put_off", host=host, error=str(error))
         now_s = context.clock.monotonic()
@@ -442,9 +452,9 @@ async def _end_unrecorded(context: FencerContext, orders: Isolation, host: str, 
     return None
 
 
-async def _end(context: FencerContext, orders: Isolation, host: str, epoch: int) -> None:
-    paused = (await context.settings(host)).paused
-    why = "the cluster is paused" if paused else await orders.lift(host, epoch)
+async def _end(context: FencerContext, orders: Isolation, host: str, cut: Cut) -> None:
+    epoch, paused = cut.through, (await context.settings(host)).paused
+    why = "the cluster is paused" if paused else await orders.lift(host, epoch, cut.scope)
     if why:
         _log.warning("fence.isolation_not_ended", host=host, why=why)
         return

@@ -22,7 +22,7 @@ from outlive.base.errors import Conflict, Forbidden, NotFound, Unknown
 from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership
-from outlive.resources.cluster import CLUSTER, Pause
+from outlive.resources.cluster import CLUSTER, Pause, is_lost
 from outlive.store import LIST_S, Store, answered, list_all
 from outlive.store.access import compare_and_swap, read, swap
 
@@ -43,12 +43,6 @@ def waits_for(cluster: Cluster, members: Mapping[str, MemberRecord], hosts: Iter
     named = {*members, *hosts, *(pause.waits_for if pause is not None else ())}
     incarnation = cluster.status.store_incarnation
     return tuple(sorted(one for one in named if one not in members or members[one].incarnation != incarnation))
-
-
-def is_lost(cluster: Cluster | None, members: Iterable[MemberRecord]) -> bool:
-    """Whether what ``Cluster/default`` said is gone: hosts register only in a store that it has named."""
-    unnamed = cluster is None or cluster.status.store_incarnation == ""
-    return unnamed and any(one.incarnation != "" for one in members)
 
 
 class PauseGate:

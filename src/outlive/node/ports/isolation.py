@@ -23,6 +23,10 @@ class CutReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class CutPort(Protocol):
     """Who can shut a host out. ``NotFound`` where nobody can."""
 
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """That part of ``scope`` that this host can shut others out of and let them into again, as it is configured."""
+        ...
+
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """Shut the host out of as much of ``scope`` as is in its power; renewing is the same call.
 

@@ -19,6 +19,10 @@ class NetworkPort(Protocol):
         """How long a migration waits until the network is prepared; then it is aborted."""
         ...
 
+    async def find_chassis(self) -> str | None:
+        """The name of this host in OVN; empty: it runs none; ``None``: its switch does not say now."""
+        ...
+
     async def plug(self, vm: VirtualMachine) -> VirtualMachine:
         """The VM as this host is to create it: each interface with the id that it has on this host.
 
@@ -47,6 +51,10 @@ class NoNetworks(NetworkPort):
     """Nobody programs networks: interfaces are as definitions say, and every host can take over every port."""
 
     prepare_limit_s = 0.0
+
+    async def find_chassis(self) -> str | None:
+        """None is needed."""
+        return ""
 
     async def plug(self, vm: VirtualMachine) -> VirtualMachine:
         """The same."""

@@ -11,7 +11,7 @@ from outlive.node.vm.states import is_to_run
 from outlive.placement.rules import describe_network_limits
 from outlive.recovery.why.chain import Link
 from outlive.resources import Condition, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
-from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name
+from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name, present_network
 from outlive.resources.reasons import NetworkReason
 from outlive.store import Store, read
 
@@ -34,7 +34,7 @@ async def link_network(store: Store, vm: VirtualMachine) -> NetworkLinks:
     links: list[Link] = []
     settled = True
     for port in sorted(filter(None, ports), key=lambda one: natural_key(one.name)):
-        network = await read(store, VirtualNetwork, port.spec.network)
+        network = await read(store, VirtualNetwork, present_network(port))
         if network is not None and network.spec.type not in IN_OVN:
             links.append(Link(text=f"port {port.name} on network {network.name}: its host makes it, without OVN"))
             continue
@@ -48,7 +48,7 @@ async def link_network(store: Store, vm: VirtualMachine) -> NetworkLinks:
 def _describe(port: VirtualMachinePort, vm: VirtualMachine) -> tuple[list[str], bool]:
     """Sentences about one port, and whether it is as it should be."""
     status = port.status
-    what = f"port {port.name} on network {port.spec.network}"
+    what = f"port {port.name} on network {present_network(port)}"
     addresses = listing([one.partition("/")[0] for one in status.addresses])
     programmed, bound = (condition(status.conditions, kind) for kind in ("Programmed", "Bound"))
     if programmed is None:
@@ -61,6 +61,9 @@ def _describe(port: VirtualMachinePort, vm: VirtualMachine) -> tuple[list[str], 
     state = "bound" if _is_true(bound) else "programmed, but not bound"
     why = f": {bound.message}" if bound is not None and not works and bound.message else ""
     told = [f"{what}{has} is {state} on {status.active_on or 'no host'}{why}"]
+    reserved = condition(status.conditions, "AddressesReserved")
+    if reserved is not None and reserved.status == "False":
+        told.append(f"port {port.name} is not all that its spec says: {reserved.message}")
     told += _moves(port, vm)
     return told, works
 

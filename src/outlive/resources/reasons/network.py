@@ -23,9 +23,12 @@ class NetworkReason(enum.StrEnum):
     NO_HOST = "no-host-yet"
     NO_INTERFACE = "no-interface"
     NO_INTERFACE_ID = "no-interface-id"
+    INTERFACE_TWICE = "interface-twice"
+    MAC_INVALID = "mac-invalid"
     MAC_DIFFERS = "mac-differs"
     MAC_TWICE = "mac-twice"
     ADDRESS_TWICE = "address-twice"
+    NETWORK_CHANGED = "network-changed"
     NO_ADDRESS = "no-address"
     FOREIGN_ROW = "foreign-row"
     OVN_REFUSED = "ovn-refused"
@@ -73,6 +76,11 @@ TABLE: Final[Table] = {
         "interface {number} in the definition of {vm} has no id in Open vSwitch",
         "write <virtualport type='openvswitch'><parameters interfaceid='UUID'/></virtualport> there",
     ),
+    NetworkReason.INTERFACE_TWICE: Template(
+        "VM {other} has the interface id {interface} as well, is older than {vm}, and keeps its port in OVN",
+        "write another interfaceid in the definition of {vm} (see uuidgen)",
+    ),
+    NetworkReason.MAC_INVALID: Template("spec.mac: {problem}", "{remedy}"),
     NetworkReason.MAC_DIFFERS: Template(
         "interface {number} in the definition of {vm} has MAC {mac}", "write the same in spec.mac"
     ),
@@ -80,9 +88,14 @@ TABLE: Final[Table] = {
     NetworkReason.ADDRESS_TWICE: Template(
         "port {other} has address {address} on network {network} as well", "change spec.addresses of one of them"
     ),
+    NetworkReason.NETWORK_CHANGED: Template(
+        "the port stays on network {network} until VM {vm} is stopped, and is on {wanted} then",
+        "stop {vm}, and start it again",
+    ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
-        "OVN has a logical port {port} that Outlive did not make", "delete it there, or the VirtualMachinePort"
+        "OVN has a {row}, which belongs to {owner}",
+        "delete it there if nobody needs it, or give the network, interface or address another name, id or value",
     ),
     NetworkReason.OVN_REFUSED: Template("{problem}", "{remedy}"),
     NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),

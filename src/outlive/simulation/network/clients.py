@@ -9,7 +9,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import NotFound, OutliveError
 from outlive.node.ports import CutPort, CutReport
 from outlive.simulation.network.databases import OvnClient
-from outlive.simulation.network.fabric import Fabric
+from outlive.simulation.network.fabric import Fabric, chassis_of
 from outlive.simulation.process import Process
 
 LOOK_S: Final = 0.05
@@ -53,6 +53,11 @@ class SimulatedHostSwitch:
     async def start(self) -> None:
         """It is there."""
 
+    async def chassis(self) -> str:
+        """As the fabric names it."""
+        self._process.check()
+        return chassis_of(self._host)
+
     async def devices(self) -> dict[str, str]:
         """None: nobody sends frames here."""
         return {}
@@ -75,6 +80,11 @@ class SplitCuts(CutPort):
         self._fabric = fabric
         self._disks = disks
         self._ports = ports
+
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        """As ``CutPort``."""
+        disks, ports = self._split(scope)
+        return (*self._disks.select(disks), *self._ports.select(ports))
 
     async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
         """As ``CutPort``; one that fails spoils no other."""
@@ -118,6 +128,8 @@ class SplitCuts(CutPort):
         for part in (self._disks, self._ports):
             try:
                 await part.lift(host, epoch)
+            except NotFound:
+                continue
             except OutliveError as error:
                 failed.append(error)
         if failed:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from outlive.base.clock import Clock
 from outlive.base.random import Random
 from outlive.drivers.ovn.arrived_ports import ArrivedPorts
-from outlive.drivers.ovn.cuts import OvnCuts, find_hosts_off, host_chassis
+from outlive.drivers.ovn.chassis_table import chassis_table
+from outlive.drivers.ovn.cuts import OvnCuts
 from outlive.drivers.ovn.host_network import OvnNetwork
 from outlive.node.ports import CutPort
 from outlive.roles.node import NodePorts
@@ -75,6 +76,6 @@ class NetworkProcesses:
             found = self.databases(name, process, clock, random, host.daemon.kill)
             assert isinstance(found.northbound, SimulatedNorthbound)
             assert isinstance(found.southbound, SimulatedSouthbound)
-            chassis_of = host_chassis(coordinator, found.southbound)
-            isolation = OvnCuts(found.northbound, found.southbound, chassis_of, find_hosts_off(coordinator))
+            read_table = chassis_table(coordinator, found.southbound)
+            isolation = OvnCuts(found.northbound, found.southbound, read_table)
         return replace(ports, cut=SplitCuts(self._fabric, ports.cut, isolation))

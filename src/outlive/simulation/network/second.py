@@ -6,8 +6,8 @@ from outlive.base.clock import Clock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.network.controller import NetworkController
-from outlive.network.informers import NetworkInformers, port_indexes
-from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
+from outlive.network.informers import NetworkInformers, interface_indexes, port_indexes
+from outlive.resources import Cluster, Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.roles.up import NetworkDatabases
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.events import EventRecorder
@@ -27,8 +27,9 @@ class LoneNetworkController:
         informers = NetworkInformers(
             ports=Informer(store, VirtualMachinePort, clock=clock, random=informing, indexes=port_indexes()),
             networks=Informer(store, VirtualNetwork, clock=clock, random=informing),
-            vms=Informer(store, VirtualMachine, clock=clock, random=informing),
+            vms=Informer(store, VirtualMachine, clock=clock, random=informing, indexes=interface_indexes()),
             hosts=Informer(store, Hypervisor, clock=clock, random=informing),
+            clusters=Informer(store, Cluster, clock=clock, random=informing),
         )
         events = EventRecorder(store, clock=clock, ids=ids, source="network")
         controller = NetworkController(

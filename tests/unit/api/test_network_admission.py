@@ -1,0 +1,89 @@
+"""What the server asks of networks and of ports of VMs before they are written."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.support.loops import run_real
+
+from outlive.api.admission import Neighbours, admitted
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Invalid
+from outlive.base.ids import SystemIds
+from outlive.resources import (
+    ObjectMeta,
+    Resource,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualMachineSpec,
+    VirtualNetwork,
+)
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.store.memory import MemoryStore
+
+
+def network(name: str, *cidrs: str, kind: str = "routed", mtu: int = 0) -> VirtualNetwork:
+    subnets = tuple(Subnet(cidr=one) for one in cidrs)
+    spec = VirtualNetworkSpec(type=kind, subnets=subnets, mtu=mtu)  # type: ignore[arg-type]
+    return VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def port(mac: str) -> VirtualMachinePort:
+    spec = VirtualMachinePortSpec(vm="web", network="blue", mac=mac)
+    return VirtualMachinePort(metadata=ObjectMeta(name="web.0"), spec=spec)
+
+
+def checked(stored: tuple[Resource, ...], *networks: Resource) -> None:
+    """Each of them, beside those that are stored and those before it."""
+
+    async def check() -> None:
+        store = MemoryStore(SystemClock(), SystemIds())
+        for one in stored:
+            await store.create(one)
+        neighbours = Neighbours(store)
+        for one in networks:
+            await neighbours.check(one)
+
+    run_real(check())
+
+
+@pytest.mark.parametrize(
+    "wrong", [network("blue", "10.44.0.1/16"), network("blue"), port("52:54"), port("01" + 5 * ":00")]
+)
+def test_a_malformed_network_or_port_is_not_written(wrong: VirtualNetwork | VirtualMachinePort) -> None:
+    with pytest.raises(Invalid) as error:
+        admitted(wrong)
+    assert wrong.name in error.value.message
+    assert error.value.remedy
+
+
+def test_a_network_and_a_port_in_each_form_are_written() -> None:
+    assert admitted(network("blue", "10.44.0.0/16", "fd44::/32")) == ()
+    assert admitted(port("52-54-00-00-00-0A")) == admitted(port("52:54:00:00:00:0a")) == ()
+
+
+def test_a_routed_network_that_overlaps_another_one_is_not_written() -> None:
+    blue, red = network("blue", "10.44.0.0/16"), network("red", "10.44.7.0/24")
+    with pytest.raises(Invalid, match="overlap those of blue"):
+        checked((blue,), red)
+    with pytest.raises(Invalid, match="overlap those of blue"):
+        checked((), blue, red)
+    checked((blue,), network("red", "10.44.7.0/24", kind="layer2"), network("red", "10.45.0.0/16"))
+
+
+def test_networks_that_overlap_already_may_be_changed_otherwise() -> None:
+    blue, red = network("blue", "10.44.0.0/16"), network("red", "10.44.7.0/24")
+    checked((blue, red), network("red", "10.44.7.0/24", mtu=1400), replace(blue, spec=replace(blue.spec, mtu=1400)))
+
+
+def test_an_interface_id_that_another_vm_has_is_not_written() -> None:
+    interface, mac = "b3a4f0d0-0000-4000-8000-00000000ab02", "52:54:00:00:00:01"
+
+    def vm(name: str, *ports: str) -> VirtualMachine:
+        return VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(ports=ports))
+
+    with pytest.raises(Invalid, match=f"VM web has the interface id {interface}, and so has VM cart"):
+        checked((vm("cart", interface),), vm("web", interface.upper()))
+    with pytest.raises(Invalid, match="and so has VM cart"):
+        checked((vm("web"),), vm("cart", interface), vm("web", interface))
+    checked((vm("cart", interface), vm("web", interface)), vm("web", interface, mac), vm("cart", mac))

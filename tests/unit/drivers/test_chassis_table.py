@@ -1,0 +1,62 @@
+"""Which chassis a host is, and which hosts are off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import NotFound
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.drivers.ovn.chassis_table import ChassisTable, chassis_table
+from outlive.resources import Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
+from outlive.simulation.network import SimulatedOvn, SimulatedSouthbound
+from outlive.store.memory import MemoryStore
+
+
+def read_table(ovn: SimulatedOvn, **hosts: tuple[str, str | None]) -> ChassisTable:
+    """The table of hosts with what their records and they themselves say."""
+
+    async def story() -> ChassisTable:
+        store = MemoryStore(LoopClock(), SeededIds(Random(1)))
+        for name, (named, said) in hosts.items():
+            spec = HypervisorSpec(management="node", chassis=named)
+            made: Any = await store.create(Hypervisor(metadata=ObjectMeta(name=name), spec=spec))
+            await store.replace_status(msgspec.structs.replace(made, status=HypervisorStatus(chassis=said)))
+        return await chassis_table(store, SimulatedSouthbound(ovn, LoopClock(), Random(1)))()
+
+    return run(story())
+
+
+def test_a_host_is_the_chassis_that_its_record_names_else_what_it_says_else_what_ovn_knows() -> None:
+    table = read_table(SimulatedOvn("c"), a=("x", None), b=("", "y"), c=("", None))
+    assert [table.find(one) for one in "abc"] == ["x", "y", "c"]
+    assert table.others("a") == {"y", "c"}
+    assert table.expected("a") == {"y"}, "a host that never said that it runs OVN may run none"
+
+
+def test_a_host_that_says_that_it_runs_no_ovn_is_none() -> None:
+    table = read_table(SimulatedOvn("a", "b"), a=("", ""), b=("", "b"))
+    with pytest.raises(NotFound, match="a is no chassis"):
+        table.find("a")
+    assert table.others("b") == set()
+
+
+def test_a_host_that_is_another_chassis_than_its_record_says_is_not_known() -> None:
+    with pytest.raises(NotFound, match="a says that it is chassis y, and its record that it is x"):
+        read_table(SimulatedOvn(), a=("x", "y")).find("a")
+
+
+def test_two_hosts_of_one_chassis_are_both_unknown_and_it_is_off_when_both_are() -> None:
+    table = read_table(SimulatedOvn(), a=("x", None), b=("", "x"), c=("", "z"))
+    for one in "ab":
+        with pytest.raises(NotFound, match="x is the chassis of"):
+            table.find(one)
+    assert table.find("c") == "z"
+    for off, known in (({"a"}, set()), ({"a", "b"}, {"x"})):
+        hosts = {name: msgspec.structs.replace(one, is_off=name in off) for name, one in table.hosts.items()}
+        assert ChassisTable(hosts=hosts).off("c") == known

@@ -1,0 +1,387 @@
+"""What the network controller does with rows of others, and with those of VMs that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
+
+from outlive.base.clock import as_datetime
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
+from outlive.resources import (
+    Assigned,
+    Cluster,
+    ClusterStatus,
+    Event,
+    Fault,
+    Hypervisor,
+    Migration,
+    ObjectMeta,
+    ObjectRef,
+    VirtualMachine,
+    VirtualMachinePort,
+    VirtualNetwork,
+)
+from outlive.resources.cluster import Pause
+from outlive.resources.networks import Subnet
+from outlive.resources.vms import MigrationPhase
+from outlive.store import list_all
+
+OTHER = "0a:58:c0:a8:28:0a"
+FOREIGN = {"k8s.ovn.org/owner-controller": "green-network-controller"}
+
+
+async def events(controlled: Controlled) -> set[tuple[str, str, str]]:
+    """Kind, name and reason of all that was told."""
+    found = [one async for one in list_all(controlled.store, Event)]
+    return {(one.regarding.kind, one.regarding.name, one.reason) for one in found}
+
+
+def test_a_switch_of_another_controller_stays_as_it_is_and_other_networks_are_served() -> None:
+    async def story(controlled: Controlled) -> None:
+        theirs = {"name": "green_ovn_layer2_switch", "external_ids": FOREIGN}
+        controlled.write(SWITCHES, theirs)
+        await controlled.start()
+        assert controlled.rows(SWITCHES)["green_ovn_layer2_switch"] == theirs
+        assert set(controlled.rows()) == {interface(2)}
+        assert await controlled.problem_of(VirtualNetwork, "green") == "foreign-row"
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == "foreign-row"
+        assert await controlled.problem_of(VirtualMachinePort, "db.0") == ""
+        await controlled.settle()
+        assert ("VirtualNetwork", "green", "NotProgrammed") in await events(controlled)
+        assert ("VirtualMachinePort", "web.0", "NotProgrammed") in await events(controlled)
+
+    objects = (host("kvm-1"), network(), network("blue", cidr="192.168.41.0/24"), vm(), port())
+    control(story, *objects, vm("db", ports=(interface(2),)), port("db.0", "blue"), starts=False)
+
+
+def test_two_vms_with_one_interface_id_do_not_take_each_others_port() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()[interface()]
+        await controlled.create(vm("db", "kvm-2"), port("db.0", mac=OTHER))
+        await controlled.settle()
+        assert controlled.rows() == {interface(): before}
+        assert await controlled.problem_of(VirtualMachinePort, "db.0") == "interface-twice"
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
+
+
+def test_networks_whose_names_are_alike_have_switches_of_their_own() -> None:
+    async def story(controlled: Controlled) -> None:
+        assert set(controlled.rows(SWITCHES)) == {"a-b_ovn_layer2_switch", "a.b_ovn_layer2_switch", "default_kvm-1"}
+
+    names = (network("a-b"), network("a.b", cidr="192.168.41.0/24"), network("default", "routed", "10.44.0.0/16"))
+    control(story, host("kvm-1"), *names)
+
+
+LABELS = {"rack": "a"}
+
+
+def moving(source: str, target: str) -> Migration:
+    return Migration(id="m-1", source=source, target=target, mode="live", phase=MigrationPhase.REQUESTED)
+
+
+@pytest.mark.parametrize("first", ["zone", "area"])
+def test_of_two_networks_that_overlap_the_older_one_keeps_its_rows_whatever_their_names(first: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        assert before
+        await controlled.create(network("mid", "routed", "10.44.0.0/16"))
+        await controlled.settle()
+        assert controlled.rows() == before
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+        assert await controlled.problem_of(VirtualNetwork, "mid") == "subnets-overlap"
+
+    control(story, host("kvm-1"), network(first, "routed", "10.44.0.0/16"), vm(), port(network=first))
+
+
+async def _overlap(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "old", spec={"subnets": (Subnet(cidr="10.44.0.0/16"),)})
+
+
+async def _same_mac(controlled: Controlled) -> None:
+    await controlled.change(VirtualMachinePort, "old.0", spec={"network": "net", "mac": MAC})
+
+
+async def _no_reach(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
+
+
+async def _no_network(controlled: Controlled) -> None:
+    await controlled.delete(VirtualNetwork, "net")
+
+
+async def _no_interface(controlled: Controlled) -> None:
+    await controlled.change(VirtualMachine, "web", spec={"ports": ()})
+
+
+async def _bad_network(controlled: Controlled) -> None:
+    await controlled.change(VirtualNetwork, "net", spec={"subnets": (Subnet(cidr="10.44.0.0/16", host_prefix=8),)})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_overlap, "subnets-overlap"),
+        (_same_mac, "mac-twice"),
+        (_no_reach, "host-not-reached"),
+        (_no_network, "network-missing"),
+        (_no_interface, "no-interface"),
+        (_bad_network, "network-invalid"),
+    ],
+)
+@pytest.mark.parametrize("where", ["kvm-1", "kvm-2"])
+def test_a_refusal_takes_nothing_from_a_vm_that_runs(
+    change: Callable[[Controlled], Awaitable[None]], why: str, where: str
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(VirtualMachine, "web", status={"assigned": Assigned(hypervisor=where)})
+        before = controlled.ovn.rows
+        assert len(before.get(ROUTES, ())) == (where == "kvm-2")
+        await change(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == why
+        for table in (PORTS, DHCP, ROUTES, SWITCHES, ROUTER_PORTS):
+            kept = [row for row in controlled.ovn.rows.get(table, ()) if "old" not in str(row)]
+            assert kept == [row for row in before.get(table, ()) if "old" not in str(row)], table
+        await controlled.delete(VirtualMachinePort, "web.0")
+        assert interface() not in str(controlled.rows()), "a port that is deleted goes all the same"
+
+    old = (network("old", "routed", "10.45.0.0/16"), vm("old", ports=(interface(2),)), port("old.0", "old", mac=OTHER))
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    control(story, *hosts, *old, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
+
+
+def test_rows_of_a_network_that_is_deleted_go_once_nobody_is_on_it() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(VirtualNetwork, "green")
+        await controlled.clock.sleep(3000.0)
+        assert set(controlled.rows(SWITCHES)) == {"green_ovn_layer2_switch"}
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows(SWITCHES) == {}
+
+    control(story, host("kvm-1"), network(), vm(), port())
+
+
+def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_source_keeps_its_port() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        assert controlled.rows() == before
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        assert found.migration is not None
+        assert (found.migration.id, found.migration.prepared, found.migration.reason) == (
+            "m-1",
+            False,
+            "host-not-reached",
+        )
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+
+
+def test_the_move_of_a_vm_whose_port_is_refused_waits_and_is_told_why() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(VirtualNetwork, "green")
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        assert found.migration is not None
+        assert (found.migration.id, found.migration.reason) == ("m-1", "network-missing")
+
+    control(story, host("kvm-1"), host("kvm-2"), network(), vm(), port())
+
+
+def test_a_host_that_is_another_chassis_now_has_its_ports_bound_there_at_once() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(Hypervisor, "kvm-1", spec={"chassis": "kvm-3"})
+        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
+
+    control(story, host("kvm-1"), network(), vm(), port())
+
+
+def test_a_host_that_gets_its_record_late_is_found_by_the_chassis_that_it_names() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.create(host("kvm-1", chassis="kvm-3"))
+        await controlled.settle()
+        assert controlled.rows()[interface()]["options"] == {"requested-chassis": "kvm-3"}
+
+    control(story, network(), vm(), port())
+
+
+def test_a_host_that_is_labelled_is_reached_at_once() -> None:
+    async def story(controlled: Controlled) -> None:
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == "host-not-reached"
+        await controlled.change(Hypervisor, "kvm-1", metadata={"labels": LABELS})
+        assert set(controlled.rows()) == {interface()}
+
+    control(story, host("kvm-1"), network(host_labels=LABELS), vm(), port())
+
+
+@pytest.mark.parametrize("version", ["25.03.0", "22.09.0"])
+def test_a_routed_network_of_many_hosts_is_made_in_parts(version: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        controlled.ovn.version = version
+        await controlled.start()
+        await controlled.settle()
+        assert len(controlled.rows(SWITCHES)) == len(controlled.rows(ROUTER_PORTS)) == 150
+        assert len(controlled.rows()) == 151
+        assert await controlled.problem_of(VirtualNetwork, "blue") == ""
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualNetwork, "blue")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows(SWITCHES) == {}
+
+    hosts = (host(f"kvm-{number}") for number in range(150))
+    objects = (*hosts, network("blue", "routed", "10.0.0.0/8"), vm(on="kvm-149"), port(network="blue"))
+    control(story, *objects, starts=False)
+
+
+def cluster(incarnation: str = "i-1", *, paused: bool = False) -> Cluster:
+    pause = Pause(waits_for=("kvm-1",)) if paused else None
+    status = ClusterStatus(store_incarnation=incarnation, pause=pause)
+    return Cluster(metadata=ObjectMeta(name="default"), status=status)
+
+
+async def pause_in(controlled: Controlled, incarnation: str) -> None:
+    """The store went back."""
+    status = {"store_incarnation": incarnation, "pause": Pause(waits_for=("kvm-1",))}
+    await controlled.change(Cluster, "default", status=status)
+
+
+async def resume(controlled: Controlled) -> None:
+    await controlled.change(Cluster, "default", status={"pause": None})
+
+
+async def assign(controlled: Controlled, to: str, **status: Any) -> None:
+    await controlled.change(VirtualMachine, "web", status={"assigned": Assigned(hypervisor=to), **status})
+
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "mode"), [("layer2", None), ("layer2", "twin"), ("localnet", None), ("routed", None)]
+)
+
+
+def three_hosts(kind: str, mode: Any) -> list[Any]:
+    """A VM on the first of three hosts, and another one that says nothing."""
+    cidr = "10.44.0.0/16" if kind == "routed" else "192.168.40.0/24"
+    found = [host(f"kvm-{number}") for number in (1, 2, 3)]
+    net = network("net", kind, cidr, physical_network="physnet" if kind == "localnet" else "")
+    return [*found, cluster(), net, vm(), port(network="net", port_mode=mode)]
+
+
+@KINDS
+def test_while_the_cluster_is_paused_no_row_is_deleted_and_no_port_gets_another_host(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2")
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-3"))
+        await assign(controlled, "", migration=None)
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualMachine, "web")
+        await controlled.delete(VirtualNetwork, "net")
+        await controlled.delete(Hypervisor, "kvm-3")
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+def test_once_the_pause_is_over_rows_follow_what_the_store_says(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2")
+        before = controlled.ovn.rows
+        await resume(controlled)
+        (row,) = controlled.rows(PORTS) if kind == "layer2" else [one for one in controlled.rows() if "net" not in one]
+        assert controlled.rows()[row]["options"]["requested-chassis"] == "kvm-2"
+        assert controlled.ovn.rows != before
+
+    control(story, *three_hosts(kind, mode))
+
+
+def test_a_vm_that_has_no_row_yet_gets_one_while_the_cluster_is_paused() -> None:
+    async def story(controlled: Controlled) -> None:
+        await pause_in(controlled, "i-2")
+        await controlled.create(
+            vm("db", "kvm-2", ports=(interface(2),)), port("db.0", mac=OTHER, addresses=("192.168.40.77",))
+        )
+        await controlled.settle()
+        assert set(controlled.rows()) == {interface()}, "whether the address is free is not known"
+        await controlled.change(VirtualMachinePort, "db.0", status={"addresses": ("192.168.40.77/24",)})
+        assert set(controlled.rows()) == {interface(), interface(2)}
+
+    control(story, host("kvm-1"), host("kvm-2"), cluster(), network(), vm(), port())
+
+
+@KINDS
+def test_a_move_that_ends_at_its_target_while_the_cluster_is_paused_switches_over(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        await assign(controlled, "kvm-2", migration=None)
+        chassis = [row["options"].get("requested-chassis") for row in controlled.rows().values() if not row.get("type")]
+        assert chassis == ["kvm-2"]
+        assert [row["output_port"] for row in controlled.ovn.rows.get(ROUTES, ())] == ["rtos-net_kvm-2"] * (
+            kind == "routed"
+        )
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+@pytest.mark.parametrize("back_to", ["kvm-1", "kvm-2", "kvm-3"])
+def test_a_move_of_which_a_restored_store_says_that_it_has_ended_changes_nothing(
+    kind: str, mode: Any, back_to: str
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        before = controlled.rows()
+        await controlled.change_at_once(
+            (Cluster, "default", {"store_incarnation": "i-2", "pause": Pause(waits_for=("kvm-1",))}),
+            (VirtualMachine, "web", {"assigned": Assigned(hypervisor=back_to), "migration": None}),
+        )
+        assert controlled.rows() == before
+
+    control(story, *three_hosts(kind, mode))
+
+
+@pytest.mark.parametrize("name", ["web.00", "web.01", "web.0000"])
+def test_a_port_whose_number_is_written_otherwise_names_no_interface(name: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await controlled.create(port(name, mac=OTHER))
+        await controlled.settle()
+        assert controlled.rows() == before
+        assert await controlled.problem_of(VirtualMachinePort, name) == "no-interface"
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1"), network(), vm(ports=(interface(), interface(2))), port())
+
+
+def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_has_ended() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.rows()
+        await pause_in(controlled, "i-2")
+        await controlled.delete(VirtualMachinePort, "web.0")
+        await controlled.delete(VirtualMachine, "web")
+        about, at = ObjectRef(kind="VirtualMachine", name="web"), as_datetime(controlled.clock.now())
+        metadata = ObjectMeta(name="unknown-vm.web")
+        fault = Fault(metadata=metadata, code="unknown-vm", subject=about, message="", first_seen=at, last_seen=at)
+        await controlled.create(fault)
+        await resume(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows() == before
+        await controlled.store.replace(
+            msgspec.structs.replace(await controlled.store.get(Fault, fault.name), ended=True)
+        )
+        await controlled.clock.sleep(3000.0)
+        assert controlled.rows() == {}
+
+    control(story, host("kvm-1"), cluster(), network(), vm(), port())
