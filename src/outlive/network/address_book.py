@@ -33,6 +33,8 @@ RESERVED_LIMIT: Final = 10_000
 """Ports whose addresses are remembered until the cache has them …"""
 RESERVED_S: Final = 60.0
 """… but no longer than this, so that what was not written in the end is free again."""
+GIVEN_LIMIT: Final = 10_000
+"""Subnets of which is remembered where the next address is looked for."""
 ROWS_S: Final = 30.0
 """For how long addresses are given by the rows of OVN that were read last."""
 _replace = msgspec.structs.replace
@@ -74,6 +76,8 @@ class AddressBook:
         self._allocating = asyncio.Lock()
         self._reserved: dict[str, _Reservation] = {}
         """By port, what it was given, and is perhaps not in the cache yet."""
+        self._given: dict[tuple[str, str], str] = {}
+        """Network and subnet → the address that was given last: the search for a free one begins behind it."""
         self._rows = RowAddresses({}, {})
         self._rows_read_s = float("-inf")
 
@@ -216,8 +220,14 @@ class AddressBook:
                 if version in families:
                     continue
                 families.add(version)
-                addresses.append(free_address(cidr, taken, excluded, gateway))
+                given = self._given.pop((network.name, cidr), "")
+                behind = "" if port.name in self._reserved else given  # it may get again what was not written
+                address = free_address(cidr, taken, excluded, gateway, behind)
+                self._given[network.name, cidr] = address.partition("/")[0]
+                addresses.append(address)
                 gateways += [gateway] if gateway else []
+            while len(self._given) > GIVEN_LIMIT:
+                self._given.pop(next(iter(self._given)))
             self._reserve(port, network.name, addresses)
             return tuple(addresses), tuple(gateways)
 

@@ -166,26 +166,32 @@ def address_problem(text: str, network: VirtualNetwork) -> str:
     return ""
 
 
-def free_address(cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "") -> str:
+def free_address(
+    cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "", behind: str = ""
+) -> str:
     """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
 
-    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's.
+    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's. ``behind``: those
+    behind this address come first, then those before it.
     """
     network = ip_network(cidr)
     barred = [ip_network(one) for one in excluded]
-    most = int(network.num_addresses)
-    position = 1 if most > 2 else 0
+    most, start = int(network.num_addresses), int(network.network_address)
+    first = 1 if most > 2 else 0
     last = most - 2 if network.version == 4 and most > 2 else most - 1
+    begin = int(ip_address(behind)) - start + 1 if behind else first
+    begin = begin if first <= begin <= last else first
     tried = 0
-    while position <= last and tried < TRIES:
-        address = network.network_address + position
-        inside = next((one for one in barred if one.version == address.version and address in one), None)
-        if inside is not None:
-            position = int(inside.broadcast_address) - int(network.network_address) + 1
-            continue
-        if str(address) not in taken and str(address) != gateway:
-            return f"{address}/{network.prefixlen}"
-        position, tried = position + 1, tried + 1
+    for position, end in ((begin, last), (first, begin - 1)):
+        while position <= end and tried < TRIES:
+            address = network.network_address + position
+            inside = next((one for one in barred if one.version == address.version and address in one), None)
+            if inside is not None:
+                position = int(inside.broadcast_address) - start + 1
+                continue
+            if str(address) not in taken and str(address) != gateway:
+                return f"{address}/{network.prefixlen}"
+            position, tried = position + 1, tried + 1
     raise LimitExceeded(f"{network} has no free address", remedy="add a subnet to the network, or delete ports")
 
 

@@ -91,6 +91,25 @@ def test_a_free_address_is_nobodys() -> None:
         free_address("10.1.0.0/30", {"10.1.0.2"}, (), "10.1.0.1")
 
 
+@pytest.mark.parametrize(
+    ("behind", "found"),
+    [
+        ("", "10.1.0.1"),
+        ("10.1.0.1", "10.1.0.3"),
+        ("10.1.0.3", "10.1.0.4"),
+        ("10.1.0.4", "10.1.0.1"),
+        ("10.1.0.6", "10.1.0.1"),
+        ("10.9.0.1", "10.1.0.1"),
+        ("10.0.0.1", "10.1.0.1"),
+    ],
+)
+def test_a_free_address_is_looked_for_behind_the_last_one_and_then_from_the_beginning(behind: str, found: str) -> None:
+    taken = {"10.1.0.2", "10.1.0.5"}
+    assert free_address("10.1.0.0/29", taken, ["10.1.0.6/32"], behind=behind) == f"{found}/29"
+    with pytest.raises(LimitExceeded):
+        free_address("10.1.0.0/29", {f"10.1.0.{number}" for number in range(8)}, behind=behind)
+
+
 def test_each_host_of_a_routed_network_has_parts_of_its_own() -> None:
     spec = VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/22", excluded=("10.44.0.0/24",)),))
     assert subnets_of_host(spec, ("10.44.1.0/24",)) == ("10.44.2.0/24",)
