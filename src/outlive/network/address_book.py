@@ -9,6 +9,7 @@ were given since: a VM keeps those that its rows in OVN have, and nobody else ge
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
@@ -33,8 +34,8 @@ RESERVED_LIMIT: Final = 10_000
 """Ports whose addresses are remembered until the cache has them …"""
 RESERVED_S: Final = 60.0
 """… but no longer than this, so that what was not written in the end is free again."""
-GIVEN_LIMIT: Final = 10_000
-"""Subnets of which is remembered where the next address is looked for."""
+SUBNETS_LIMIT: Final = 10_000
+"""Subnets of which is remembered which address was given last."""
 ROWS_S: Final = 30.0
 """For how long addresses are given by the rows of OVN that were read last."""
 _replace = msgspec.structs.replace
@@ -76,8 +77,8 @@ class AddressBook:
         self._allocating = asyncio.Lock()
         self._reserved: dict[str, _Reservation] = {}
         """By port, what it was given, and is perhaps not in the cache yet."""
-        self._given: dict[tuple[str, str], str] = {}
-        """Network and subnet → the address that was given last: the search for a free one begins behind it."""
+        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """Network and subnet → the address that was given last: the next one is looked for after it."""
         self._rows = RowAddresses({}, {})
         self._rows_read_s = float("-inf")
 
@@ -109,26 +110,24 @@ class AddressBook:
             return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
         return AddressedPort(await self._write(port, network, addresses, gateways, are_new=True))
 
-    async def release(self, port: VirtualMachinePort) -> VirtualMachinePort:
-        """The port without addresses of another network than its own, or that an older port has too.
+    async def release(self, port: VirtualMachinePort) -> bool:
+        """Take addresses from a port that are of another network than its own, or that another port has too.
 
-        To be called where its VM is down: it gets others before it is started again.
+        To be called where its VM is down. True if it is another port now, which comes by its informer.
         """
         status = port.status
         is_elsewhere = present_network(port) != port.spec.network
         network = self._informers.networks.get(present_network(port))
-        is_double = bool(
-            status.addresses and network is not None and self._rival(port, network, status.addresses) is not None
-        )
-        if not is_elsewhere and not (is_double and not port.spec.addresses):
-            return port
+        is_double = network is not None and self._rival(port, network, status.addresses) is not None
+        if not is_elsewhere and (port.spec.addresses or not is_double):
+            return False
         self._reserved.pop(port.name, None)
 
         def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
             return _replace(now, network="", addresses=(), gateways=())
 
-        after = await self._writer.write_port(port.name, change)
-        return after if after is not None else _replace(port, status=change(status))
+        await self._writer.write_port(port.name, change)
+        return True
 
     def _claim_problem(self, port: VirtualMachinePort, network: VirtualNetwork) -> Reason | None:
         """Why the port does not get the addresses that its user gives it; those that it has already it may keep."""
@@ -220,16 +219,18 @@ class AddressBook:
                 if version in families:
                     continue
                 families.add(version)
-                given = self._given.pop((network.name, cidr), "")
-                behind = "" if port.name in self._reserved else given  # it may get again what was not written
-                address = free_address(cidr, taken, excluded, gateway, behind)
-                self._given[network.name, cidr] = address.partition("/")[0]
-                addresses.append(address)
+                found = free_address(cidr, taken, excluded, gateway, self._last.get((network.name, cidr), ""))
+                addresses.append(found)
+                self._note_last(network.name, cidr, found)
                 gateways += [gateway] if gateway else []
-            while len(self._given) > GIVEN_LIMIT:
-                self._given.pop(next(iter(self._given)))
             self._reserve(port, network.name, addresses)
             return tuple(addresses), tuple(gateways)
+
+    def _note_last(self, network: str, cidr: str, address: str) -> None:
+        self._last[network, cidr] = address.partition("/")[0]
+        self._last.move_to_end((network, cidr))
+        while len(self._last) > SUBNETS_LIMIT:
+            self._last.popitem(last=False)
 
     async def _read_rows(self) -> None:
         """Learn which addresses OVN has, now and then: a store that was restored may not know them."""

@@ -262,8 +262,8 @@ class NetworkController:
             network = self.informers.networks.get(present_network(port))
             if frozen and (network is None or wants_address(port, network) is not None):
                 continue  # whether an address is free is not known
-            if is_down(vm) and not frozen:
-                port = await self._addresses.release(port)
+            if is_down(vm) and not frozen and await self._addresses.release(port):
+                continue  # it comes again, as it is then
             found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
                 problems[port.name] = found

@@ -51,9 +51,10 @@ class NetworkKeys:
 
     def find_vms_of_port(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
         """The VM of a port that came, went or changed, and those at its addresses."""
+        facts = [(one.spec, one.status.network, one.status.addresses) for one in (old, new) if one is not None]
         if new is None:
             self._events.forget_ports([changed_name(old, new)])
-        elif old is not None and old.spec == new.spec and old.status.addresses == new.status.addresses:
+        elif len(facts) == 2 and facts[0] == facts[1]:
             return ()
         vms = {port.spec.vm for port in (old, new) if port is not None}
         return [VM_PREFIX + vm for vm in sorted(vms | self._informers.vms_at(old, new))]

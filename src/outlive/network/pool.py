@@ -4,11 +4,20 @@ network or a port as its user wrote it. Pure."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from outlive.base.errors import BadInput, Invalid, LimitExceeded
-from outlive.network.addressing import is_group, parse_address, parse_any, parse_host, parse_mac
+from outlive.network.addressing import (
+    TEXTS_KEPT,
+    is_group,
+    parse_address,
+    parse_any,
+    parse_host,
+    parse_mac,
+    parse_subnet,
+)
 from outlive.resources import VirtualNetwork
 from outlive.resources.meta import creation_order
 from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
@@ -20,12 +29,18 @@ TRIES: Final = 1 << 16
 Network = IPv4Network | IPv6Network
 
 
+@lru_cache(maxsize=TEXTS_KEPT)
+def read_cidr(text: str) -> Network:
+    """The addresses of a cidr, or a single one; ``ValueError``."""
+    return ip_network(text)
+
+
 def read_subnet(subnet: Subnet) -> Network:
     """The addresses of a subnet; ``BadInput`` names what is wrong with it."""
     try:
-        network = ip_network(subnet.cidr)
+        network = read_cidr(subnet.cidr)
         for one in subnet.excluded:
-            ip_network(one)
+            read_cidr(one)
     except ValueError as error:
         remedy = "write subnets such as 10.44.0.0/16, with all host bits zero"
         raise BadInput(str(error), place="spec.subnets", remedy=remedy) from None
@@ -117,12 +132,12 @@ def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
 
 def subnets_of_host(spec: VirtualNetworkSpec, taken: Iterable[str]) -> tuple[str, ...]:
     """Free subnets of a routed network for one more host, one of each of its subnets; ``LimitExceeded``: none left."""
-    used = [ip_network(one) for one in taken]
+    used = [read_cidr(one) for one in taken]
     found = []
     for subnet in spec.subnets:
         network = read_subnet(subnet)
         parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
-        barred = [ip_network(one) for one in subnet.excluded]
+        barred = [read_cidr(one) for one in subnet.excluded]
         for _, part in zip(range(TRIES), parts, strict=False):
             covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)
             if not covered and not any(overlaps(part, one) for one in used):
@@ -137,7 +152,7 @@ def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
     """The gateway of a subnet: as it is named, else the first address."""
     if subnet is not None and subnet.gateway:
         return str(ip_address(subnet.gateway))
-    network = ip_network(cidr)
+    network = read_cidr(cidr)
     return str(network.network_address + 1) if network.num_addresses > 2 else ""
 
 
@@ -147,16 +162,17 @@ def address_problem(text: str, network: VirtualNetwork) -> str:
     On a network whose addresses are not managed, one may lie in no subnet. The network is well-formed.
     """
     address, spec = parse_any(text), network.spec
-    parts = [ip_network(one) for parts in network.status.host_subnets.values() for one in parts]
     for subnet in spec.subnets:
-        whole = read_subnet(subnet)
+        whole = read_cidr(subnet.cidr)
         if whole.version != address.version or address not in whole:
             continue
-        if any(address in ip_network(one) for one in subnet.excluded):
+        if any(address in read_cidr(one) for one in subnet.excluded):
             return f"{address} is excluded on network {network.name}"
-        own = next((one for one in parts if spec.type == "routed" and address in one), whole)
-        gateways = (gateway_of(str(own)),) if spec.type == "routed" else (subnet.gateway,)
-        if str(address) in [str(parse_address(one)) for one in gateways if one]:
+        own, gateway = whole, str(parse_address(subnet.gateway)) if subnet.gateway else ""
+        if spec.type == "routed":
+            own = parse_subnet(f"{address}/{host_prefix(subnet, whole)}")
+            gateway = gateway_of(str(own))
+        if str(address) == gateway:
             return f"{address} is the gateway of {own} on network {network.name}"
         if own.version == 4 and own.num_addresses > 2 and address in (own.network_address, own.broadcast_address):
             return f"{address} is no address of an interface in {own}, but that of the subnet or of all in it"
@@ -167,31 +183,34 @@ def address_problem(text: str, network: VirtualNetwork) -> str:
 
 
 def free_address(
-    cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "", behind: str = ""
+    cidr: str, taken: Container[str], excluded: Iterable[str] = (), gateway: str = "", after: str = ""
 ) -> str:
     """The first address of the subnet that nobody has, with its mask; ``LimitExceeded``: there is none.
 
-    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's. ``behind``: those
-    behind this address come first, then those before it.
+    ``taken``: addresses without mask. Network and broadcast addresses and the gateway are nobody's. ``after``: an
+    address after which is looked first.
     """
-    network = ip_network(cidr)
-    barred = [ip_network(one) for one in excluded]
-    most, start = int(network.num_addresses), int(network.network_address)
+    network = read_cidr(cidr)
+    barred = [read_cidr(one) for one in excluded]
+    most = int(network.num_addresses)
     first = 1 if most > 2 else 0
     last = most - 2 if network.version == 4 and most > 2 else most - 1
-    begin = int(ip_address(behind)) - start + 1 if behind else first
-    begin = begin if first <= begin <= last else first
-    tried = 0
-    for position, end in ((begin, last), (first, begin - 1)):
-        while position <= end and tried < TRIES:
-            address = network.network_address + position
-            inside = next((one for one in barred if one.version == address.version and address in one), None)
-            if inside is not None:
-                position = int(inside.broadcast_address) - start + 1
-                continue
-            if str(address) not in taken and str(address) != gateway:
-                return f"{address}/{network.prefixlen}"
-            position, tried = position + 1, tried + 1
+    start = int(parse_address(after)) - int(network.network_address) + 1 if after else first
+    position, tried = start, 0
+    while tried < TRIES:
+        if position > last:
+            if start == first:
+                break
+            position, last, start = first, start - 1, first
+            continue
+        address = network.network_address + position
+        inside = next((one for one in barred if one.version == address.version and address in one), None)
+        if inside is not None:
+            position = int(inside.broadcast_address) - int(network.network_address) + 1
+            continue
+        if str(address) not in taken and str(address) != gateway:
+            return f"{address}/{network.prefixlen}"
+        position, tried = position + 1, tried + 1
     raise LimitExceeded(f"{network} has no free address", remedy="add a subnet to the network, or delete ports")
 
 
@@ -199,7 +218,7 @@ def with_mask(address: str, cidrs: Iterable[str]) -> str:
     """The address with the mask of the subnet that it lies in; with its own where it lies in none. ``Invalid``."""
     found = parse_any(address)
     for cidr in cidrs:
-        network = ip_network(cidr)
+        network = read_cidr(cidr)
         if network.version == found.version and found in network:
             return f"{found}/{network.prefixlen}"
     return str(parse_host(address)) if "/" in address else f"{found}/{found.max_prefixlen}"

@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.owners import ForeignRow
-from outlive.network.pool import check_network, gateway_of, host_prefix, read_subnet, with_mask
+from outlive.network.pool import check_network, gateway_of, host_prefix, read_cidr, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
@@ -225,14 +225,14 @@ def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
     if network.spec.type == "routed":
         return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
-    return network_cidrs(network)
-
-
-def network_cidrs(network: VirtualNetwork) -> dict[str, str]:
-    """Subnet → gateway, of all hosts."""
-    if network.spec.type == "routed":
-        return {cidr: gateway_of(cidr) for parts in network.status.host_subnets.values() for cidr in parts}
     return {one.cidr: str(parse_address(one.gateway)) if one.gateway else "" for one in network.spec.subnets}
+
+
+def network_cidrs(network: VirtualNetwork) -> list[str]:
+    """The subnets of the network, on a routed one those of all hosts."""
+    if network.spec.type == "routed":
+        return [cidr for parts in network.status.host_subnets.values() for cidr in parts]
+    return [one.cidr for one in network.spec.subnets]
 
 
 def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
@@ -240,9 +240,9 @@ def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, 
 
     On a routed network that is the subnet of a host, also of one that none has yet, or none has any more.
     """
-    found, cidrs = list(addresses), list(network_cidrs(network))
+    found, cidrs = list(addresses), network_cidrs(network)
     for subnet in network.spec.subnets if network.spec.type == "routed" else ():
-        whole = read_subnet(subnet)
+        whole = read_cidr(subnet.cidr)
         length = host_prefix(subnet, whole)
         cidrs += [str(parse_subnet(f"{address}/{length}")) for address in map(parse_any, found) if address in whole]
     return tuple(dict.fromkeys(with_mask(one, cidrs) for one in found))
@@ -251,11 +251,10 @@ def with_masks(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, 
 def gateways_for(addresses: Iterable[str], network: VirtualNetwork) -> tuple[str, ...]:
     """The gateways of the subnets that these addresses lie in."""
     found = [parse_any(one) for one in addresses]
-    return tuple(
-        gateway
-        for cidr, gateway in network_cidrs(network).items()
-        if gateway and any(one in parse_subnet(cidr) for one in found)
-    )
+    cidrs = [cidr for cidr in network_cidrs(network) if any(one in read_cidr(cidr) for one in found)]
+    of_network = cidrs_for(network, "")
+    gateways = [gateway_of(one) if network.spec.type == "routed" else of_network[one] for one in cidrs]
+    return tuple(one for one in gateways if one)
 
 
 def is_down(vm: VirtualMachine | None) -> bool:

@@ -92,22 +92,22 @@ def test_a_free_address_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("behind", "found"),
+    ("taken", "after", "expected"),
     [
-        ("", "10.1.0.1"),
-        ("10.1.0.1", "10.1.0.3"),
-        ("10.1.0.3", "10.1.0.4"),
-        ("10.1.0.4", "10.1.0.1"),
-        ("10.1.0.6", "10.1.0.1"),
-        ("10.9.0.1", "10.1.0.1"),
-        ("10.0.0.1", "10.1.0.1"),
+        ((), "", "10.1.0.1/29"),
+        ((), "10.1.0.1", "10.1.0.2/29"),
+        (("10.1.0.5", "10.1.0.6"), "10.1.0.4", "10.1.0.1/29"),
+        ((), "10.1.0.6", "10.1.0.1/29"),
+        (("10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.5", "10.1.0.6"), "10.1.0.4", "10.1.0.4/29"),
+        (("10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.5", "10.1.0.6"), "", "10.1.0.4/29"),
     ],
 )
-def test_a_free_address_is_looked_for_behind_the_last_one_and_then_from_the_beginning(behind: str, found: str) -> None:
-    taken = {"10.1.0.2", "10.1.0.5"}
-    assert free_address("10.1.0.0/29", taken, ["10.1.0.6/32"], behind=behind) == f"{found}/29"
+def test_all_of_a_subnet_is_looked_through_from_the_address_given_last(
+    taken: tuple[str, ...], after: str, expected: str
+) -> None:
+    assert free_address("10.1.0.0/29", taken, after=after) == expected
     with pytest.raises(LimitExceeded):
-        free_address("10.1.0.0/29", {f"10.1.0.{number}" for number in range(8)}, behind=behind)
+        free_address("10.1.0.0/29", (*taken, *(f"10.1.0.{number}" for number in range(1, 7))), after=after)
 
 
 def test_each_host_of_a_routed_network_has_parts_of_its_own() -> None:
@@ -142,7 +142,8 @@ OPEN = replace(GREEN, spec=replace(GREEN.spec, addressing="none"))
         (GREEN, "10.1.0.255", "no address of an interface"),
         (GREEN, "10.2.0.7", "no subnet"),
         (BLUE, "10.44.7.7", ""),
-        (BLUE, "10.44.9.1", ""),
+        (BLUE, "10.44.9.7", ""),
+        (BLUE, "10.44.9.1", "gateway of 10.44.9.0/24"),
         (BLUE, "10.44.7.1", "gateway of 10.44.7.0/24"),
         (BLUE, "10.44.7.255", "no address of an interface"),
         (BLUE, "10.45.0.7", "no subnet"),
