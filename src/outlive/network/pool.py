@@ -148,6 +148,18 @@ def subnets_of_host(spec: VirtualNetworkSpec, taken: Iterable[str]) -> tuple[str
     return tuple(found)
 
 
+def are_parts(parts: Iterable[str], spec: VirtualNetworkSpec, taken: Iterable[str]) -> bool:
+    """Whether these are one part of each subnet of a routed network, in their order, and nobody else has them."""
+    own, used = [read_cidr(one) for one in parts], [read_cidr(one) for one in taken]
+    if len(own) != len(spec.subnets) or any(overlaps(one, other) for one in own for other in used):
+        return False
+    wholes = [(read_subnet(subnet), subnet) for subnet in spec.subnets]
+    return all(
+        overlaps(part, whole) and part.prefixlen == host_prefix(subnet, whole)
+        for part, (whole, subnet) in zip(own, wholes, strict=True)
+    )
+
+
 def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:
     """The gateway of a subnet: as it is named, else the first address."""
     if subnet is not None and subnet.gateway:

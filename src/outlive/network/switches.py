@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import ip_interface
 from typing import Final
 
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import LimitExceeded
-from outlive.network.addressing import parse_any
+from outlive.base.errors import Invalid, LimitExceeded
+from outlive.network.addressing import parse_any, parse_subnet
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
-from outlive.network.operations import Op, Rows
+from outlive.network.names import ROUTED, own_switch, router_port
+from outlive.network.operations import ROUTER_PORTS, Op, Rows
+from outlive.network.owners import is_part_of
 from outlive.network.pause import PauseReader
-from outlive.network.pool import overlapping, subnets_of_host
-from outlive.network.ports import NorthboundDb, OvnFeatures
+from outlive.network.pool import are_parts, overlapping, subnets_of_host
+from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
 from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
 from outlive.resources import VirtualNetwork, VirtualNetworkStatus
@@ -95,23 +98,45 @@ class NetworkSwitches:
         return Requeue(WAIT_S) if problem is not None else None
 
     async def _give_subnets(self, network: VirtualNetwork) -> VirtualNetwork:
-        """Give each host that the network reaches its part; parts of hosts that are gone are free again."""
+        """Give each host that the network reaches its part; parts of hosts that are gone are free again.
+
+        A host that has none, as in a store that was restored, gets the one that OVN has for it.
+        """
         hosts = [
             host.name
             for host in self._informers.hosts.items()
             if host.spec.management == "node" and network.reaches(host.metadata.labels)
         ]
 
+        lacking = [one for one in hosts if len(network.status.host_subnets.get(one, ())) != len(network.spec.subnets)]
+        in_ovn = await self._parts_in_ovn(network.name, lacking) if lacking else {}
+
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
             known = {host: now.host_subnets[host] for host in now.host_subnets if self._informers.hosts.get(host)}
-            for host in sorted(hosts):
-                if len(known.get(host, ())) != len(network.spec.subnets):
-                    taken = [one for other, parts in known.items() if other != host for one in parts]
-                    known[host] = subnets_of_host(network.spec, taken)
+            without = sorted(host for host in hosts if len(known.get(host, ())) != len(network.spec.subnets))
+            for host in without:
+                known.pop(host, None)
+            for host in without:
+                if host in in_ovn and are_parts(in_ovn[host], network.spec, _all_parts(known)):
+                    known[host] = in_ovn[host]
+            for host in without:
+                if host not in known:
+                    known[host] = subnets_of_host(network.spec, _all_parts(known))
             return now if known == now.host_subnets else _replace(now, host_subnets=known)
 
         after = await self._writer.write_network(network.name, change)
         return after if after is not None else network
+
+    async def _parts_in_ovn(self, name: str, hosts: list[str]) -> dict[str, tuple[str, ...]]:
+        """Host → the parts of the network that its switch in OVN has."""
+        ports = {router_port(own_switch(name, ROUTED, host)): host for host in hosts}
+        rows = await self._nb.rows(Scope(names=tuple(ports)))
+        found = {}
+        for row in rows.get(ROUTER_PORTS, ()):
+            if row.get("name") in ports and is_part_of(row, name):
+                with suppress(Invalid):  # somebody else has changed it
+                    found[ports[row["name"]]] = tuple(str(parse_subnet(one)) for one in row.get("networks", ()))
+        return found
 
     async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> Reason | None:
         """Commit what differs, in parts; why not all of it could be."""
@@ -178,3 +203,7 @@ class NetworkSwitches:
 
 def _home_of(cidr: str, homes: Mapping[str, str]) -> str:
     return homes.get(str(ip_interface(cidr).network), "")
+
+
+def _all_parts(known: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [one for parts in known.values() for one in parts]

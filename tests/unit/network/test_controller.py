@@ -385,3 +385,18 @@ def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_
         assert controlled.rows() == {}
 
     control(story, host("kvm-1"), cluster(), network(), vm(), port())
+
+
+def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.create(host("kvm-1"))
+        await controlled.settle()
+        before = (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets
+        assert list(map(before.get, ("kvm-2", "kvm-1"))) == [("10.44.0.0/24",), ("10.44.1.0/24",)]
+        ports = controlled.rows(ROUTER_PORTS)
+        await controlled.change(VirtualNetwork, "blue", status={"host_subnets": {}})
+        await controlled.settle()
+        assert (await controlled.store.get(VirtualNetwork, "blue")).status.host_subnets == before
+        assert controlled.rows(ROUTER_PORTS) == ports
+
+    control(story, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
