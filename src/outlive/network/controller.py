@@ -139,6 +139,8 @@ class NetworkController:
         )
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
+        """When the last read of them began."""
+        self._chassis_lock = asyncio.Lock()
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
         self._moves: dict[str, tuple[str, str]] = {}
         """VM → the target of its move, and the store's incarnation in which that was read."""
@@ -420,12 +422,19 @@ class NetworkController:
             self._vm_of_port.update(dict.fromkeys(ports, vm))
 
     async def _read_chassis(self, hosts: Iterable[str]) -> None:
-        """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet."""
-        now_s = self._clock.monotonic()
+        """Learn which chassis there are, by whose names hosts are found: now and then, and where one has none yet.
+
+        Those that ask while a read is under way share the next one.
+        """
+        asked_s = self._clock.monotonic()
         is_known = all(self._chassis_of(host) in self._chassis for host in hosts)
-        if not is_known or now_s - self._chassis_read_s >= CHASSIS_S:
-            self._chassis_read_s = now_s
-            self._chassis = {one.name: one for one in await self._sb.chassis()}
+        if is_known and asked_s - self._chassis_read_s < CHASSIS_S:
+            return
+        async with self._chassis_lock:
+            if self._chassis_read_s < asked_s:
+                began_s = self._clock.monotonic()
+                self._chassis = {one.name: one for one in await self._sb.chassis()}
+                self._chassis_read_s = began_s
 
     def _chassis_of(self, host: str) -> str:
         found = self.informers.hosts.get(host)

@@ -169,7 +169,7 @@ class NetworkSwitches:
             vlan=spec.vlan,
             cluster_subnets=tuple(one.cidr for one in spec.subnets),
             host_subnets=network.status.host_subnets,
-            travellers={} if features.arp_proxy_full else self._travellers(network),
+            travellers=self._travellers(network) if spec.type == "routed" and not features.arp_proxy_full else {},
             arp_proxy_full=features.arp_proxy_full,
             rows=rows,
         )
