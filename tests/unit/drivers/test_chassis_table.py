@@ -13,13 +13,16 @@ from outlive.base.errors import NotFound
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.drivers.ovn.chassis_table import ChassisTable, chassis_table
-from outlive.resources import Hypervisor, HypervisorSpec, HypervisorStatus, ObjectMeta
+from outlive.resources import Hypervisor, HypervisorSpec, HypervisorStatus, MemberRecord, Membership, ObjectMeta
+from outlive.resources.memberships import Cut
 from outlive.simulation.network import SimulatedOvn, SimulatedSouthbound
 from outlive.store.memory import MemoryStore
 
 
-def read_table(ovn: SimulatedOvn, **hosts: tuple[str, str | None]) -> ChassisTable:
-    """The table of hosts with what their records and they themselves say."""
+def read_table(
+    ovn: SimulatedOvn, *, records: dict[str, MemberRecord] | None = None, **hosts: tuple[str, str | None]
+) -> ChassisTable:
+    """The table of hosts with what their records and they themselves say; those without a record take part."""
 
     async def story() -> ChassisTable:
         store = MemoryStore(LoopClock(), SeededIds(Random(1)))
@@ -27,6 +30,8 @@ def read_table(ovn: SimulatedOvn, **hosts: tuple[str, str | None]) -> ChassisTab
             spec = HypervisorSpec(management="node", chassis=named)
             made: Any = await store.create(Hypervisor(metadata=ObjectMeta(name=name), spec=spec))
             await store.replace_status(msgspec.structs.replace(made, status=HypervisorStatus(chassis=said)))
+            record = (records or {}).get(name, MemberRecord(machine_id="m", boot_id="b", epoch=1))
+            await store.create(Membership(metadata=ObjectMeta(name=name), record=record))
         return await chassis_table(store, SimulatedSouthbound(ovn, LoopClock(), Random(1)))()
 
     return run(story())
@@ -37,6 +42,27 @@ def test_a_host_is_the_chassis_that_its_record_names_else_what_it_says_else_what
     assert [table.find(one) for one in "abc"] == ["x", "y", "c"]
     assert table.others("a") == {"y", "c"}
     assert table.expected("a") == {"y"}, "a host that never said that it runs OVN may run none"
+
+
+@pytest.mark.parametrize(
+    ("record", "is_expected"),
+    [
+        (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Held", dead_through=1), True),
+        (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Revoked", dead_through=1), True),
+        (
+            MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Revoked", dead_through=1, cut=Cut(through=2)),
+            False,
+        ),
+        (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Held", dead_through=1, cut=Cut(through=1)), True),
+        (MemberRecord(machine_id="m", boot_id="b", epoch=2, state="Released", dead_through=2), False),
+    ],
+    ids=["takes part", "is condemned", "is isolated", "was isolated", "left in good order"],
+)
+def test_ovn_has_to_know_the_chassis_of_hosts_that_take_part_and_are_not_isolated(
+    record: MemberRecord, is_expected: bool
+) -> None:
+    table = read_table(SimulatedOvn("a"), a=("", "a"), b=("", "b"), records={"b": record})
+    assert table.expected("a") == ({"b"} if is_expected else set())
 
 
 def test_a_host_that_says_that_it_runs_no_ovn_is_none() -> None:

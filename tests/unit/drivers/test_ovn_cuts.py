@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
-from outlive.base.errors import NotFound
+from outlive.base.errors import NotFound, Unavailable, Unknown
+from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.drivers.ovn.chassis_table import ChassisTable, HostChassis
 from outlive.drivers.ovn.cuts import OvnCuts
+from outlive.drivers.storage.disks import Cuts
 from outlive.network.names import (
     CLUSTER_ROUTER,
     INTERFACE_KEY,
@@ -24,11 +26,16 @@ from outlive.network.names import (
 )
 from outlive.network.operations import PORTS, ROUTERS, SWITCHES, Rows, upsert
 from outlive.network.own_vms import OwnNetwork, OwnPort, OwnVmInput, plan_own_vm
+from outlive.network.ports import Chassis, Receipt
+from outlive.node.fencing.isolation import Isolation
+from outlive.node.ports import CutPort, CutReport
 from outlive.resources.networks import interface_id
 from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, SimulatedSouthbound
+from outlive.store.memory import MemoryStore
 
 PORT = "b3a4f0d0-0000-4000-8000-000000000002"
 SCOPE = (f"port:{PORT}",)
+DISK = "disk:rbd:pool/cart"
 GREEN = OwnNetwork(name="green", type="layer2")
 WIRE = OwnNetwork(name="wire", type="localnet")
 BLUE = OwnNetwork(name="blue", type="routed", host_subnets={"kvm-1": ("10.44.0.0/24",)})
@@ -51,6 +58,7 @@ class Cloud:
         self.interface = interface_id(PORT, "twin" if mode == "twin" else "shared", "kvm-1")
         self.ovn.plug(self.interface, "kvm-1")
         self.off = off
+        self.isolated: set[str] = set()
         self.chassis = {host: host for host in ("kvm-1", "kvm-2", "kvm-3")}
         self.cuts = self.driver()
         self.clock = clock
@@ -58,16 +66,18 @@ class Cloud:
     def driver(self) -> OvnCuts:
         clock, random = LoopClock(), Random(1)
 
-        async def read_table() -> ChassisTable:
-            return ChassisTable(
-                hosts={
-                    host: HostChassis(name=name, reported=name, is_certain=True, is_off=host in self.off)
-                    for host, name in self.chassis.items()
-                }
-            )
-
         return OvnCuts(
-            SimulatedNorthbound(self.ovn, clock, random), SimulatedSouthbound(self.ovn, clock, random), read_table
+            SimulatedNorthbound(self.ovn, clock, random), SimulatedSouthbound(self.ovn, clock, random), self.read_table
+        )
+
+    async def read_table(self) -> ChassisTable:
+        return ChassisTable(
+            hosts={
+                host: HostChassis(
+                    name=name, reported=name, is_expected=host not in self.isolated, is_off=host in self.off
+                )
+                for host, name in self.chassis.items()
+            }
         )
 
     def place(self, host: str) -> Rows:
@@ -271,5 +281,108 @@ def test_a_row_without_an_interface_is_told_of_nobody() -> None:
         assert await cloud.cut() == SCOPE
         cloud.ovn.commit([upsert(PORTS, {"name": PORT}, {"external_ids": {INTERFACE_KEY: None}})], None)
         assert (await cloud.cuts.read_back("kvm-1", 3)).scope == ()
+
+    told(story())
+
+
+class Disks(CutPort):
+    """A storage that shuts hosts out at once."""
+
+    def select(self, scope: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(one for one in scope if one.startswith("disk:"))
+
+    async def cut(self, host: str, epoch: int, scope: tuple[str, ...]) -> None:
+        return None
+
+    async def read_back(self, host: str, epoch: int) -> CutReport:
+        return CutReport(scope=(DISK,), evidence="shut out")
+
+
+@pytest.mark.parametrize("failing", ["forget_chassis", "renumber", "chassis"])
+def test_of_an_order_that_failed_midway_no_port_is_reported_though_the_disks_are(failing: str) -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.ovn.freeze("kvm-1")
+        nb, sb, forgotten = FailingNorthbound(cloud.ovn), FailingSouthbound(cloud.ovn), []
+
+        def removed() -> None:  # the others are slow: they have not removed their tunnels yet
+            forgotten.append("kvm-1")
+            cloud.ovn.freeze("kvm-2")
+            cloud.ovn.freeze("kvm-3")
+            nb.failing = sb.failing = failing
+
+        sb.removed = removed
+        cuts = OvnCuts(nb, sb, cloud.read_table)
+        orders = Isolation(Cuts({"rbd": Disks(), "port": cuts}), MemoryStore(LoopClock(), SeededIds(Random(1))))
+        result = await orders.renew("kvm-1", 3, (DISK, *SCOPE))
+        assert forgotten == ["kvm-1"]
+        assert result.scope == (DISK,)
+        nb.failing = sb.failing = ""
+        assert (await orders.renew("kvm-1", 3, (DISK, *SCOPE))).scope == (DISK,)
+        for one in ("kvm-2", "kvm-3"):
+            cloud.ovn.revive(one)
+        assert (await orders.renew("kvm-1", 3, (DISK, *SCOPE))).scope == (DISK, *SCOPE)
+
+    told(story())
+
+
+class FailingNorthbound(SimulatedNorthbound):
+    """One whose leader may be gone."""
+
+    def __init__(self, ovn: SimulatedOvn) -> None:
+        super().__init__(ovn, LoopClock(), Random(1))
+        self.failing = ""
+
+    async def renumber(self, *, comment: str, beyond: int = 0) -> Receipt:
+        if self.failing == "renumber":
+            raise Unavailable("a test")
+        return await super().renumber(comment=comment, beyond=beyond)
+
+
+class FailingSouthbound(SimulatedSouthbound):
+    """The same; ``removed`` is called once a chassis was."""
+
+    def __init__(self, ovn: SimulatedOvn) -> None:
+        super().__init__(ovn, LoopClock(), Random(1))
+        self.failing = ""
+        self.removed: Callable[[], None] = lambda: None
+
+    async def chassis(self) -> list[Chassis]:
+        if self.failing == "chassis":
+            raise Unavailable("a test")
+        return await super().chassis()
+
+    async def forget_chassis(self, name: str) -> None:
+        await super().forget_chassis(name)
+        self.removed()
+        if self.failing == "forget_chassis":
+            raise Unknown("a test")
+
+
+def test_a_chassis_that_another_process_removed_later_is_confirmed_by_a_later_change_only() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        cloud.ovn.freeze("kvm-3")
+        cloud.off = ("kvm-3",)
+        assert await cloud.cut() == SCOPE, "its ovn-controller has obeyed"
+        cloud.ovn.freeze("kvm-1")
+        cloud.ovn.freeze("kvm-2")
+        cloud.ovn.forget("kvm-1")
+        assert (await cloud.cuts.read_back("kvm-1", 3)).scope == (), "kvm-2 still has a tunnel to it"
+        cloud.ovn.revive("kvm-2")
+        assert (await cloud.cuts.read_back("kvm-1", 3)).scope == SCOPE
+
+    told(story())
+
+
+def test_two_hosts_that_hang_at_once_are_both_isolated_in_the_end() -> None:
+    async def story() -> None:
+        cloud = Cloud()
+        for host in ("kvm-1", "kvm-2"):
+            cloud.ovn.freeze(host)
+            cloud.isolated.add(host)  # their Memberships say so before the first order
+        await cloud.cuts.cut("kvm-1", 3, SCOPE)
+        await cloud.cuts.cut("kvm-2", 3, SCOPE)
+        assert [(await cloud.cuts.read_back(host, 3)).scope for host in ("kvm-1", "kvm-2")] == [SCOPE, SCOPE]
 
     told(story())

@@ -14,7 +14,7 @@ import msgspec
 from outlive.base.errors import NotFound
 from outlive.network.ports import SouthboundDb, chassis_name
 from outlive.node.membership.states import is_dead
-from outlive.resources import Hypervisor, Membership
+from outlive.resources import Hypervisor, MemberRecord, Membership
 from outlive.store import Store, list_all
 
 OFF: Final = frozenset({"power", "watchdog", "operator"})
@@ -28,8 +28,8 @@ class HostChassis(msgspec.Struct, frozen=True, kw_only=True):
     """As its record names it, else as the host says itself, else as OVN knows a host of that name."""
     reported: str = ""
     """As the host says itself; empty: it does not say."""
-    is_certain: bool = False
-    """Whether the record or the host names it: then OVN has to know it."""
+    is_expected: bool = False
+    """Whether OVN has to know it: the host runs OVN, takes part, and is not itself being isolated."""
     is_off: bool = False
     """Whether the host is proven to be off, and has not come back."""
 
@@ -72,8 +72,11 @@ class ChassisTable(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(one.name for one in others if one.name not in on)
 
     def expected(self, host: str) -> Set[str]:
-        """The chassis of other hosts that OVN has to know; a database that was restored may not, for a while."""
-        found = {one.name for name, one in self.hosts.items() if name != host and one.is_certain}
+        """The chassis of other hosts that OVN has to know; a database that was restored may not, for a while.
+
+        Those of hosts that are isolated were removed, and those of hosts that left in good order have ended.
+        """
+        found = {one.name for name, one in self.hosts.items() if name != host and one.is_expected}
         return found - self.off(host)
 
 
@@ -82,22 +85,26 @@ def chassis_table(store: Store, southbound: SouthboundDb) -> Callable[[], Awaita
 
     async def read() -> ChassisTable:
         registered = await southbound.chassis()
-        off = {
-            member.name
-            async for member in list_all(store, Membership, whole=True)
-            if is_dead(member.record) and member.record.proof is not None and member.record.proof.kind in OFF
-        }
+        members = {member.name: member.record async for member in list_all(store, Membership, whole=True)}
         found: dict[str, HostChassis] = {}
         async for host in list_all(store, Hypervisor, whole=True):
             if host.status.chassis == "" and not host.spec.chassis:
                 continue
-            said = host.status.chassis or ""
+            said, record = host.status.chassis or "", members.get(host.name)
             found[host.name] = HostChassis(
                 name=host.spec.chassis or said or chassis_name(host.name, registered),
                 reported=said,
-                is_certain=bool(host.spec.chassis or said),
-                is_off=host.name in off,
+                is_expected=bool(host.spec.chassis or said) and record is not None and _takes_part(record),
+                is_off=record is not None and _is_off(record),
             )
         return ChassisTable(hosts=found)
 
     return read
+
+
+def _is_off(record: MemberRecord) -> bool:
+    return is_dead(record) and record.proof is not None and record.proof.kind in OFF
+
+
+def _takes_part(record: MemberRecord) -> bool:
+    return record.state != "Released" and record.cut.through <= record.dead_through

@@ -6,7 +6,8 @@ here gives the port back to it, and the port requests another chassis. What is r
 * the host's own ovn-controller says that its flows are as the row is; or
 * the host is taken off the overlay: its chassis, of which ovn-controller reports nothing any more, is removed, and
   every other chassis says that its tunnels are as the chassis are, but for those of hosts that are proven to be off.
-  The chassis of every host that runs OVN has to say so: a southbound database that was restored may lack some.
+  The chassis of every host that runs OVN and takes part has to say so, of a change that was made after the removal:
+  a southbound database that was restored may lack some of them.
   That is no proof for a localnet network, where a host sends without a tunnel.
 
 A port that is bound by a chassis which is no other host's proves nothing: it may be a name of before of the same host.
@@ -32,7 +33,7 @@ from outlive.network.names import (
 from outlive.network.operations import PORTS, Columns, Op, Rows, upsert
 from outlive.network.own_vms import isolated_hosts
 from outlive.network.owners import external_ids
-from outlive.network.ports import Chassis, NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
+from outlive.network.ports import NorthboundDb, OvnFeatures, Receipt, Scope, SouthboundDb
 from outlive.node.ports import CutReport
 from outlive.resources.networks import interface_id
 
@@ -75,9 +76,11 @@ class OvnCuts(ArrivedPorts):
         self._sb = southbound
         self._read_table = read_table
         self._started = False
-        self._numbers: dict[str, int] = {}
-        """Host → the change of rows, or of chassis, that has to have arrived; of this process, and none while an order
-        of it is under way or has failed."""
+        self._ordered: dict[str, int] = {}
+        """Host → the change by which all its ports are cut, for its own chassis; of this process, and none while an
+        order is under way or has failed …"""
+        self._removed: dict[str, int] = {}
+        """… and the change that was made after its chassis was seen to be gone, for those of others."""
 
     async def _databases(self) -> tuple[NorthboundDb, SouthboundDb]:
         if not self._started:
@@ -98,7 +101,8 @@ class OvnCuts(ArrivedPorts):
         nb, sb = await self._databases()
         table = await self._read_table()
         chassis, own_names, receipt = table.find(host), table.names(host), Receipt()
-        self._numbers.pop(host, None)
+        self._ordered.pop(host, None)
+        self._removed.pop(host, None)
         for start in range(0, len(interfaces), PART):
             part = interfaces[start : start + PART]
             names = {name for one in part for name in (one, interface_id(one, "twin", host))}
@@ -108,17 +112,16 @@ class OvnCuts(ArrivedPorts):
 
             receipt = await nb.transact(Scope(ports=tuple(sorted(names))), plan, comment=f"isolate {host}")
         receipt = await self._beyond(nb, sb, receipt, f"isolate {host}")
-        self._numbers[host] = receipt.nb_cfg
-        obeyed = await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)
-        if not obeyed.done and any(one.name == chassis for one in await sb.chassis()):
+        self._ordered[host] = receipt.nb_cfg
+        if (await nb.applied(receipt, on=(chassis,), limit_s=OBEYS_S)).done:
+            return
+        if any(one.name == chassis for one in await sb.chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
             await sb.forget_chassis(chassis)
-            off = table.off(host)
-            others = [one.name for one in await sb.chassis() if one.name != chassis and one.name not in off]
-            later = await nb.renumber(comment=f"{host} is off the overlay")
-            later = await self._beyond(nb, sb, later, f"{host} is off the overlay")
-            self._numbers[host] = later.nb_cfg
-            await nb.applied(later, on=others, limit_s=OTHERS_S)
+        others = [one.name for one in await sb.chassis() if one.name not in table.off(host)]
+        if chassis not in others:
+            number = await self._number_removed(nb, sb, host)
+            await nb.applied(Receipt(nb_cfg=number), on=others, limit_s=OTHERS_S)
 
     async def read_back(self, host: str, epoch: int) -> CutReport:
         """As ``CutPort``: ports that are marked, are bound nowhere on the host, and whose change has arrived."""
@@ -128,21 +131,23 @@ class OvnCuts(ArrivedPorts):
             return CutReport()
         table = await self._read_table()
         chassis = table.find(host)
-        number = self._numbers.get(host)
-        if number is None:  # another process ordered it: all that was ordered until now counts
-            comment = f"is {host} isolated"
-            receipt = await self._beyond(nb, sb, await nb.renumber(comment=comment), comment)
-            number = self._numbers[host] = receipt.nb_cfg
         off, others = table.off(host), table.others(host)
-        known = {one.name: one for one in await sb.chassis() if one.name not in off}
-        obeys, is_off, behind = arrived(chassis, known, number, table.expected(host))
+        number = await self._number_ordered(nb, sb, host)
+        known = {one.name: one.nb_cfg for one in await sb.chassis() if one.name not in off}
+        if chassis in known:
+            self._removed.pop(host, None)
+            behind = find_behind(known, number, {chassis})
+        else:
+            number = await self._number_removed(nb, sb, host)
+            behind = find_behind(known, number, known.keys() | table.expected(host))
+        obeys = not behind and chassis in known
         isolated: set[str] = set()
         reached: set[str] = set()
         for row in marked:
             binding = await sb.binding(str(row["name"]))
             bound = {binding.chassis, *binding.additional_chassis} - {""} if binding is not None else set()
             is_local = external_ids(row).get(TOPOLOGY_KEY) == LOCALNET
-            is_cut = bound <= others and (obeys or (is_off and not is_local))
+            is_cut = bound <= others and not behind and (obeys or not is_local)
             (isolated if is_cut else reached).add(SCOPE + external_ids(row).get(INTERFACE_KEY, ""))
         scope = isolated - reached - {SCOPE}
         evidence = (
@@ -151,8 +156,24 @@ class OvnCuts(ArrivedPorts):
         return CutReport(
             scope=tuple(sorted(scope)),
             evidence=evidence if scope else "",
-            unanswered="" if obeys or is_off else f"chassis {', '.join(behind[:3])} has not confirmed change {number}",
+            unanswered=f"chassis {', '.join(behind[:3])} has not confirmed change {number}" if behind else "",
         )
+
+    async def _number_ordered(self, nb: NorthboundDb, sb: SouthboundDb, host: str) -> int:
+        """The change by which its ports are cut; where another process ordered that, all that was ordered until now
+        counts."""
+        if host not in self._ordered:
+            self._ordered[host] = await self._renumber(nb, sb, f"is {host} isolated")
+        return self._ordered[host]
+
+    async def _number_removed(self, nb: NorthboundDb, sb: SouthboundDb, host: str) -> int:
+        """A change that was made after the chassis of the host was seen to be gone, which it has been now."""
+        if host not in self._removed:
+            self._removed[host] = await self._renumber(nb, sb, f"{host} is off the overlay")
+        return self._removed[host]
+
+    async def _renumber(self, nb: NorthboundDb, sb: SouthboundDb, comment: str) -> int:
+        return (await self._beyond(nb, sb, await nb.renumber(comment=comment), comment)).nb_cfg
 
     async def _beyond(self, nb: NorthboundDb, sb: SouthboundDb, receipt: Receipt, comment: str) -> Receipt:
         """A number that no chassis has reported yet: what one reports by accident, such as a number of before the
@@ -175,7 +196,8 @@ class OvnCuts(ArrivedPorts):
                 ]
 
             await nb.transact(Scope(ports=tuple(sorted(part))), plan, comment=f"let {host} in")
-        self._numbers.pop(host, None)
+        self._ordered.pop(host, None)
+        self._removed.pop(host, None)
 
     async def hosts(self) -> Mapping[str, int]:
         """As ``CutPort``."""
@@ -207,16 +229,9 @@ def plan_cut(rows: Rows, names: Set[str], *, host: str, epoch: int, chassis: Set
     return ops
 
 
-def arrived(
-    chassis: str, known: Mapping[str, Chassis], number: int, expected: Set[str] = frozenset()
-) -> tuple[bool, bool, list[str]]:
-    """Whether the host's own chassis has the change; whether the host is off the overlay; and who is behind: of those
-    that OVN knows, and of those that it is expected to know. Pure."""
-    own = known.get(chassis)
-    if own is not None:
-        return own.nb_cfg >= number, False, [chassis]
-    behind = sorted({name for name, one in known.items() if one.nb_cfg < number} | (expected - set(known)))
-    return False, not behind, behind
+def find_behind(reported: Mapping[str, int], number: int, meant: Set[str]) -> list[str]:
+    """Those of the chassis that are meant which have not reported the change, or do not report at all. Pure."""
+    return sorted(name for name in meant if reported.get(name, -1) < number)
 
 
 async def _own_ports(nb: NorthboundDb) -> list[Columns]:
