@@ -95,7 +95,7 @@ def test_what_is_as_it_should_be_has_no_findings_and_what_is_not_is_found() -> N
 def test_rows_of_a_vm_that_is_gone_are_surplus() -> None:
     async def story(cloud: Cloud) -> None:
         await cloud.plug("ch-1")
-        row = cloud.ovn.rows[PORTS][-1]
+        row = next(one for one in cloud.ovn.rows[PORTS] if one["name"] == INTERFACE)
         ids = {**row["external_ids"], "k8s.ovn.org/vm": "ghost"}
         stray = upsert(PORTS, {"name": "ghost"}, {**row, "name": "ghost", "addresses": [], "external_ids": ids})
         await cloud.databases.northbound.transact(Scope(), lambda _rows, _features: [stray], comment="a test")
