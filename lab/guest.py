@@ -30,6 +30,7 @@ MODULES = (
 NETWORK = {
     "net.sh": """b=/bin/busybox
 $b ifconfig lo up; $b ifconfig eth0 up
+for one in $($b cat /proc/cmdline); do case $one in ip6=*) $b ip addr add ${one#ip6=} dev eth0 ;; esac; done
 $b udhcpc -i eth0 -f -t 100 -T 1 -A 1 -s /dhcp.sh >/dev/null 2>&1 &
 exec $b nc -ll -p 7 -e $b cat
 """,
@@ -42,7 +43,7 @@ case $1 in bound | renew)
 esac
 """,
 }
-"""What a guest with ``net=dhcp`` runs."""
+"""What a guest with ``net=dhcp`` runs. An address in ``ip6=`` is its own besides: it has no client of DHCPv6."""
 SOURCE = Path(__file__).with_name("guest.c")
 
 

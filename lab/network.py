@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +30,10 @@ MTU: Final = 1342
 NETWORKS: Final[Mapping[str, dict[str, Any]]] = {
     "layer2": {
         "type": "layer2",
-        "subnets": [{"cidr": "192.168.40.0/24", "gateway": "192.168.40.1", "excluded": ["192.168.40.192/26"]}],
+        "subnets": [
+            {"cidr": "192.168.40.0/24", "gateway": "192.168.40.1", "excluded": ["192.168.40.192/26"]},
+            {"cidr": "fd00:40::/64"},
+        ],
         "mtu": MTU,
     },
     "localnet": {
@@ -44,11 +47,11 @@ NETWORKS: Final[Mapping[str, dict[str, Any]]] = {
 }
 """Of each type the network of that name."""
 PEERS: Final = {
-    "layer2": ("0a:58:00:00:01:01", "192.168.40.200/24", ""),
-    "localnet": ("0a:58:00:00:01:02", "192.168.50.200/24", ""),
-    "routed": ("0a:58:00:00:01:03", "10.99.0.10/24", "10.99.0.1"),
+    "layer2": ("0a:58:00:00:01:01", ("192.168.40.200/24", "fd00:40::ffff/64"), ""),
+    "localnet": ("0a:58:00:00:01:02", ("192.168.50.200/24",), ""),
+    "routed": ("0a:58:00:00:01:03", ("10.99.0.10/24",), "10.99.0.1"),
 }
-"""Network → MAC, address and gateway of who talks to its guests."""
+"""Network → MAC, addresses and gateway of who talks to its guests."""
 SILENCE_LIMIT_S: Final = 120.0
 COUNTING: Final = "net=dhcp count_ms=20 tick_ms=5 write_ms=500"
 """How guests count whose pauses are measured."""
@@ -191,8 +194,21 @@ class NetworkLab(Lab):
             any(each["type"] == "Programmed" and each["status"] == "True" for each in of) for of in conditions
         )
 
-    def make_guest(self, name: str, network: str, host: str, *, port: bool = True, extra: str = COUNTING) -> None:
-        """A guest with one interface, wanted on that host. ``port``: the controller programs it; else nobody does."""
+    def make_guest(
+        self,
+        name: str,
+        network: str,
+        host: str,
+        *,
+        port: bool = True,
+        extra: str = COUNTING,
+        addresses: Sequence[str] = (),
+    ) -> None:
+        """A guest with one interface, wanted on that host. ``port``: the controller programs it; else nobody does.
+
+        ``addresses``: chosen for it, without masks; of IPv6 the guest is told its own.
+        """
+        extra += "".join(f" ip6={one}/64" for one in addresses if ":" in one)
         mac, interface = guest_mac(name), guest_interface(name)
         element = self.make_guest_disk(name)
         self.console(name).parent.mkdir(exist_ok=True)
@@ -201,7 +217,8 @@ class NetworkLab(Lab):
         made = document("VirtualMachine", name, {"definition": xml})
         made["metadata"]["labels"] = {"outlive.dev/host": host}
         made["status"] = {"assigned": {"hypervisor": host}, "home": host}
-        ports = [document("VirtualMachinePort", f"{name}.0", {"vm": name, "network": network, "mac": mac})]
+        spec: dict[str, Any] = {"vm": name, "network": network, "mac": mac}
+        ports = [document("VirtualMachinePort", f"{name}.0", {**spec, "addresses": addresses} if addresses else spec)]
         self._apply([*(ports if port else ()), made], "--status")
 
     def await_guest(self, name: str, after: int = 0, limit_s: float = 60.0) -> str:
@@ -221,17 +238,17 @@ class NetworkLab(Lab):
         """Who talks to the guests of a network."""
         assert self.ovn is not None
         if network not in self._peers:
-            mac, address, gateway = PEERS[network]
+            mac, addresses, gateway = PEERS[network]
             if network == "localnet":
-                self._peers[network] = self.ovn.outside("peer", mac, address)
+                self._peers[network] = self.ovn.outside("peer", mac, *addresses)
                 return self._peers[network]
             switch = "layer2_ovn_layer2_switch" if network == "layer2" else "peers"
             if network == "routed":
                 self._make_routed_peers(gateway)
             name = f"peer-{network}"
-            text = f"{mac} {address.partition('/')[0]}"
+            text = " ".join((mac, *(one.partition("/")[0] for one in addresses)))
             self.ovn.nbctl("--may-exist", "lsp-add", switch, name, "--", "lsp-set-addresses", name, text)
-            self._peers[network] = self.ovn.chassis[-1].plug(name, mac, address, gateway=gateway)
+            self._peers[network] = self.ovn.chassis[-1].plug(name, mac, *addresses, gateway=gateway)
         return self._peers[network]
 
     def _make_routed_peers(self, gateway: str) -> None:
@@ -256,6 +273,25 @@ class NetworkLab(Lab):
         """The document of the VM's port."""
         found: dict[str, Any] = json.loads(self.outlive("get", "virtualmachineports", f"{name}.0", "-o", "json"))
         return found
+
+    def begin_moves(self, names: Collection[str], target: str) -> None:
+        """Have guests move to a host at once. It returns when all are under way and the first one is sent, or was."""
+        assert self.ovn is not None
+        chassis = next(one for one in self.ovn.chassis if one.name == target)
+        chassis.pause()  # meanwhile nothing is sent: the target is not prepared
+        try:
+            for name in names:
+                self.outlive("vm", "move", name, "--to", target, "--force-live")
+            until(lambda: all(target in self.copies(name) for name in names), "the target waits for all", 20, 0.02)
+        finally:
+            chassis.resume()
+
+        def is_sent() -> bool:
+            found = [one["status"].get("migration") for one in self.objects("virtualmachines")]
+            waiting = [one for one in found if one and one.get("phase", "requested") in ("requested", "target-ready")]
+            return len(waiting) < len(names)
+
+        until(is_sent, "a guest is sent", 20, 0.02)
 
     def host_of(self, name: str) -> str:
         """Where the VM is assigned."""

@@ -39,6 +39,7 @@ from outlive.simulation.network import SimulatedNorthbound, SimulatedOvn, Simula
 from outlive.store import list_all
 from outlive.store.memory import MemoryStore
 from tests.support.loops import run
+from tests.support.northbound import NEW
 
 MAC = "02:00:00:00:00:01"
 INTERFACE = "00000000-0000-4000-8000-000000000001"
@@ -168,16 +169,17 @@ def in_cloud(
     on_ovn: bool = True,
     beside: Iterable[Resource] = (),
     rows: Iterable[Op] = (),
+    version: str = NEW,
 ) -> None:
     """Tell a story of a cloud that has run for a while; ``beside``: what else is there, instead of what has that name.
 
-    ``rows``: what OVN has at first.
+    ``rows``: what OVN has at first, ``version``: its own.
     """
 
     async def scene() -> None:
         clock, random = LoopClock(), Random(1)
         ids = SeededIds(random)
-        store, ovn = MemoryStore(clock, ids), SimulatedOvn("ch-1", "ch-2")
+        store, ovn = MemoryStore(clock, ids), SimulatedOvn("ch-1", "ch-2", version=version)
         there = {(one.kind(), one.name): one for one in (*objects(network), *beside)}
         store.load(there.values())
         ovn.commit(list(rows), "somebody")

@@ -25,7 +25,7 @@ from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
 from outlive.network.keys import NETWORK_PREFIX, VM_PREFIX, NetworkKeys
-from outlive.network.names import OWN_NAMESPACE
+from outlive.network.names import OWN_NAMESPACE, ROUTED
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
@@ -279,6 +279,11 @@ class NetworkController:
             elif found is not None:
                 planned[port.name] = found
         unreached = self.informers.find_unreached(planned, place.target)
+        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
+        known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
+        if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
+            for one in routed:  # else the proxy of the target's switch may answer for the guest there
+                await self.switches.reconcile(one)
         receipt, foreign = await self._commit(
             OwnVmInput(
                 vm=name,
@@ -292,6 +297,9 @@ class NetworkController:
             place.move,
             queue,
         )
+        if receipt.ops and not answers_all:
+            for one in routed:
+                self._runs[1].add(NETWORK_PREFIX + one)
         self.keys.frozen.pop(name, None)
         if frozen:
             self.keys.frozen[name] = None

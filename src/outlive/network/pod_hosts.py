@@ -85,9 +85,13 @@ class PodHosts:
 
 
 def find_travellers(zone: PodZone, cache: PodCache) -> dict[str, Travellers]:
-    """Of each node, what its VMs from elsewhere believe to be on their link."""
+    """Of each node, what its VMs from elsewhere believe to be on their link, but is not.
+
+    Who has a port there answers itself, and as likely as not the proxy would instead.
+    """
     homes: dict[str, dict[str, None]] = {}
     neighbours: dict[str, list[str]] = {}
+    present: dict[str, set[str]] = {}
     for copy in cache.all_copies():
         entry = copy.networks.get(DEFAULT_NETWORK)
         if entry is None or copy.completed or copy.hypervisor is None:
@@ -95,7 +99,9 @@ def find_travellers(zone: PodZone, cache: PodCache) -> dict[str, Travellers]:
         home = zone.home_of(entry.addresses)
         if home is None:
             continue
-        neighbours.setdefault(home, []).extend(str(parse_any(one)) for one in entry.addresses)
+        addresses = [str(parse_any(one)) for one in entry.addresses]
+        neighbours.setdefault(home, []).extend(addresses)
+        present.setdefault(copy.hypervisor, set()).update(addresses)
         if follows_default(copy) and home != copy.hypervisor:
             homes.setdefault(copy.hypervisor, {})[home] = None
     return {
@@ -104,7 +110,9 @@ def find_travellers(zone: PodZone, cache: PodCache) -> dict[str, Travellers]:
                 gateway for home in sorted(found) for cidr in zone.nodes[home].subnets if (gateway := gateway_of(cidr))
             ),
             neighbours=tuple(
-                one for home in sorted(found) for one in sorted(neighbours.get(home, ()))[:NEIGHBOURS_LIMIT]
+                one
+                for home in sorted(found)
+                for one in sorted(set(neighbours.get(home, ())) - present[name])[:NEIGHBOURS_LIMIT]
             ),
         )
         for name, found in homes.items()

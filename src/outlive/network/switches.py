@@ -180,17 +180,22 @@ class NetworkSwitches:
         )
 
     def _travellers(self, network: VirtualNetwork) -> dict[str, Travellers]:
-        """Of each host, what its guests from elsewhere believe to be on their link."""
+        """Of each host, what its guests from elsewhere believe to be on their link, but is not.
+
+        Who has a port there answers itself, and as likely as not the proxy would instead.
+        """
         homes = {cidr: host for host, parts in network.status.host_subnets.items() for cidr in parts}
         ports = self._informers.ports.by_index(BY_NETWORK, network.name)
         addresses: dict[str, list[str]] = {}
         away: dict[str, dict[str, None]] = {}
+        present: dict[str, set[str]] = {}
         for port in ports:
             for cidr in port.status.addresses:
                 home = str(parse_any(cidr)), _home_of(cidr, homes)
                 addresses.setdefault(home[1], []).append(home[0])
                 place = place_of(self._informers.vms.get(port.spec.vm))
                 for host in (place.host, place.target):
+                    present.setdefault(host, set()).add(home[0])
                     if host and home[1] and host != home[1]:
                         away.setdefault(host, {})[home[1]] = None
         return {
@@ -199,7 +204,9 @@ class NetworkSwitches:
                     gateway for home in sorted(origins) for gateway in cidrs_for(network, home).values() if gateway
                 ),
                 neighbours=tuple(
-                    one for home in sorted(origins) for one in sorted(addresses.get(home, ()))[:NEIGHBOURS_LIMIT]
+                    one
+                    for home in sorted(origins)
+                    for one in sorted(set(addresses.get(home, ())) - present[host])[:NEIGHBOURS_LIMIT]
                 ),
             )
             for host, origins in away.items()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 from tests.support.network_clouds import INTERFACE, MAC, Cloud, in_cloud
+from tests.support.northbound import OLD
 
 from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound
@@ -78,6 +80,36 @@ def test_a_gap_above_the_limit_of_the_port_is_told_and_another_place_without_a_m
     in_cloud(network, story)
 
 
+def test_the_proxy_of_an_old_ovn_answers_for_the_home_of_a_traveller_but_not_for_who_is_there() -> None:
+    async def story(cloud: Cloud) -> None:
+        await cloud.plug("ch-1")
+        address = (await cloud.port()).status.addresses[0].partition("/")[0]
+        seen: list[tuple[str, bool]] = []
+
+        def look(_before: Any, after: Any, _writer: object) -> None:
+            rows = after.get(PORTS, [])
+            proxy = next(row["options"]["arp_proxy"] for row in rows if row["name"] == "stor-red_ch-2")
+            twins = [row for row in rows if address in str(row.get("addresses")) and "ch-2" in row["switch"]]
+            seen.append((proxy, bool(twins)))
+
+        cloud.ovn.listeners.append(look)
+        await cloud.set_vm(migration=Migration(id="m1", source="ch-1", target="ch-2"))
+        await asyncio.sleep(1)
+        assert [twin for _, twin in seen][-1], "the target has a port"
+        home = address.rpartition(".")[0]
+        assert {proxy for proxy, twin in seen if twin} == {f"169.254.1.1 {home}.1"}
+        await cloud.plug("ch-2")
+        await asyncio.sleep(5)
+        await cloud.set_vm(migration=None, assigned=Assigned(hypervisor="ch-2"))
+        await asyncio.sleep(5)
+        assert {proxy for proxy, twin in seen if twin} == {f"169.254.1.1 {home}.1"}
+        await cloud.set_vm(assigned=Assigned(hypervisor="ch-1"))
+        await asyncio.sleep(5)
+        assert seen[-1] == ("169.254.1.1", False)
+
+    in_cloud("red", story, version=OLD)
+
+
 def test_what_is_as_it_should_be_has_no_findings_and_what_is_not_is_found() -> None:
     async def story(cloud: Cloud) -> None:
         assert await cloud.check() == [("not-bound", "VirtualMachinePort/web.0")]
@@ -95,7 +127,7 @@ def test_what_is_as_it_should_be_has_no_findings_and_what_is_not_is_found() -> N
 def test_rows_of_a_vm_that_is_gone_are_surplus() -> None:
     async def story(cloud: Cloud) -> None:
         await cloud.plug("ch-1")
-        row = next(one for one in cloud.ovn.rows[PORTS] if one["name"] == INTERFACE)
+        (row,) = [one for one in cloud.ovn.rows[PORTS] if one["name"] == INTERFACE]
         ids = {**row["external_ids"], "k8s.ovn.org/vm": "ghost"}
         stray = upsert(PORTS, {"name": "ghost"}, {**row, "name": "ghost", "addresses": [], "external_ids": ids})
         await cloud.databases.northbound.transact(Scope(), lambda _rows, _features: [stray], comment="a test")
