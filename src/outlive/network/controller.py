@@ -59,6 +59,7 @@ from outlive.resources import (
     PortMove,
     VirtualMachine,
     VirtualMachinePort,
+    condition,
 )
 from outlive.resources.networks import interface_id, present_network
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
@@ -135,7 +136,7 @@ class NetworkController:
         self._writer = StatusWriter(store, informers, clock)
         self._addresses = AddressBook(informers, self._writer, northbound, clock)
         self.switches = NetworkSwitches(
-            informers, self._writer, northbound, clock, self._events, partial(read_pause, store)
+            informers, self._writer, northbound, clock, self._events, partial(read_pause, store), self._add_unprogrammed
         )
         self._chassis: dict[str, Chassis] = {}
         self._chassis_read_s = float("-inf")
@@ -196,6 +197,13 @@ class NetworkController:
 
     def _look_again(self, kind: str, name: str) -> None:
         self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
+
+    def _add_unprogrammed(self, network: str) -> None:
+        """Look again at VMs whose ports waited for the switches of their network."""
+        for port in self.informers.ports.by_index(BY_NETWORK, network):
+            found = condition(port.status.conditions, "Programmed")
+            if found is None or found.status != "True":
+                self._add(port.spec.vm)
 
     def _add(self, vm: str) -> None:
         moving = place_of(self.informers.vms.get(vm)).move

@@ -102,7 +102,7 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ports: tuple[OwnPort, ...] = ()
     """Of a VM that is gone: none."""
     kept: tuple[str, ...] = ()
-    """Logical ports of interfaces that are refused now: they stay as they are, with their DHCP rows and routes."""
+    """Logical ports, and interfaces, that are refused now: they stay as they are, with their DHCP rows and routes."""
     paused: bool = False
     """The cluster is paused, or a host runs the VM and the store does not know it: rows that exist stay as they are,
     and only interfaces that have none get some …"""
@@ -332,8 +332,12 @@ class _Plan:
         ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
         """
         own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
+        refused, planned = (*self.given.kept, *self.foreign), {one.interface for one in self.given.ports}
         kept = [
-            row for row in own if row["name"] in self.given.kept or external_ids(row).get(INTERFACE_KEY) in self.foreign
+            row
+            for row in own
+            for interface in (external_ids(row).get(INTERFACE_KEY),)
+            if row["name"] in refused or interface in refused or (self.given.paused and interface not in planned)
         ]
         ours = {OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)}
         names = {*self._ports, *(row["name"] for row in kept)}

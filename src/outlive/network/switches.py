@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from ipaddress import ip_interface
 from typing import Final
@@ -49,7 +49,10 @@ class NetworkSwitches:
         clock: Clock,
         events: NetworkEvents,
         pause: PauseReader,
+        made: Callable[[str], None],
     ) -> None:
+        """``made``: called with the name of a network whose switches were made or changed."""
+        self._made = made
         self._pause = pause
         self._events = events
         self._informers = informers
@@ -148,7 +151,9 @@ class NetworkSwitches:
 
         scope = topology_scope(self.topology_of(name, network, {}, self._nb.features()))
         for _ in range(PARTS_LIMIT):
-            await self._nb.transact(scope, plan, comment=f"network {name}")
+            receipt = await self._nb.transact(scope, plan, comment=f"network {name}")
+            if receipt.ops:
+                self._made(name)
             if len(used[0].ops) <= PART:
                 return next((foreign_reason(one) for one in used[0].foreign), None)
         raise LimitExceeded(

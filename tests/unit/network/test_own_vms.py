@@ -300,3 +300,24 @@ def test_a_port_of_another_vm_is_never_taken_over() -> None:
     rows = plan({}, port(), vm="other").rows
     result = plan(rows, port())
     assert (result.ops, list(result.foreign), result.rows) == ((), [ID], rows)
+
+
+OTHER = "b3a4f0d0-0000-4000-8000-000000000003"
+
+
+def test_an_interface_that_is_refused_keeps_its_ports_on_whatever_host_with_dhcp_rows_and_routes() -> None:
+    moving = plan(plan({}, port(BLUE), host="kvm-2").rows, port(BLUE), host="kvm-2", target="kvm-3").rows
+    other = port(interface=OTHER, mac="0a:58:c0:a8:28:0a", addresses=())
+    refused = plan(moving, other, kept=(ID,))
+    assert ports_of(refused.rows).items() >= ports_of(moving).items()
+    assert (refused.rows[ROUTES], refused.rows[DHCP]) == (moving[ROUTES], moving[DHCP])
+    assert set(ports_of(plan(refused.rows, other).rows)) == {OTHER}
+
+
+def test_a_vm_that_arrives_while_the_cluster_is_paused_keeps_the_ports_of_which_the_store_says_nothing() -> None:
+    other = port(interface=OTHER, mac="0a:58:c0:a8:28:0a", addresses=("192.168.40.10/24",))
+    moving = plan({}, port(), other, target="kvm-2").rows
+    arrived = plan(moving, port(), host="kvm-2", paused=True, arrived=True)
+    assert ports_of(arrived.rows)[ID]["options"] == {"requested-chassis": "kvm-2"}
+    assert ports_of(arrived.rows)[OTHER] == ports_of(moving)[OTHER]
+    assert plan(moving, port(), host="kvm-2", paused=True).ops == ()

@@ -289,13 +289,14 @@ def test_a_port_changes_its_network_once_its_vm_is_down() -> None:
 @pytest.mark.parametrize("kind", ["green", "red"])
 def test_after_a_restore_of_the_store_a_vm_keeps_the_addresses_that_its_rows_have(kind: str) -> None:
     has = "10.44.0.7" if kind == "red" else "10.1.0.7"
-    switch = "green_ovn_layer2_switch"
+    switch = "red_ch-1" if kind == "red" else "green_ovn_layer2_switch"
     ids = {
         "k8s.ovn.org/owner-controller": "outlive-network-controller",
         "namespace": "outlive.dev",
         "k8s.ovn.org/network": kind,
         "k8s.ovn.org/vm": "web",
         "k8s.ovn.org/namespace": "outlive.dev",
+        "outlive.dev/interface": INTERFACE,
     }
     row = {"name": "left", "switch": switch, "addresses": [f"{MAC.upper()} {has}"], "external_ids": ids}
 
