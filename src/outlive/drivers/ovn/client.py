@@ -110,6 +110,8 @@ class OvsdbClient:
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
+        self._woken = False
+        """Whether the thread will look again: set after what it is to see, unset before it looks."""
         self._thread = threading.Thread(target=self._serve, name=f"ovsdb-{database}", daemon=True)
         self._connection = -1
         self._checked_ms = 0.0
@@ -182,6 +184,9 @@ class OvsdbClient:
     # --- in the thread
 
     def _wake(self) -> None:
+        if self._woken:  # what was given to it before this call, it takes when it looks next
+            return
+        self._woken = True
         with contextlib.suppress(OSError):  # full: it will wake
             os.write(self._wake_writer, b"x")
 
@@ -229,6 +234,7 @@ class OvsdbClient:
         poller.block()
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_reader, 4096)
+        self._woken = False
 
     def _waiting(self, started: bool) -> list[_Job[Any]]:
         """Work that can go on: that waits for a change, or has not started."""
