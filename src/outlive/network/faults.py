@@ -9,6 +9,7 @@ from typing import Any, Final
 from outlive.base.clock import Clock, Instant, as_instant
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.phrases import listing
+from outlive.network.chassis_table import ChassisTable, HostChassis
 from outlive.network.informers import NetworkInformers
 from outlive.network.inspection import find_row_conflicts
 from outlive.network.ports import NorthboundDb, SouthboundDb, last_change
@@ -77,6 +78,7 @@ class NetworkFaults:
         """Record what is so now; of a database that does not answer, the rest is left as it is recorded."""
         away = tuple(self._databases())
         found = [*away, *refused_ports(self._informers.ports.items(), self._clock.now())]
+        found += unclear_chassis(self._informers.hosts.items())
         undetermined: tuple[str, ...] = ()
         try:
             found += [*await self._silent(), *await self._find_conflicts()]
@@ -152,6 +154,22 @@ def refused_ports(ports: Iterable[VirtualMachinePort], now: Instant) -> Iterator
         if since is not None and now - as_instant(since) >= REFUSED_S:
             about = ObjectRef(kind="VirtualMachinePort", name=port.name)
             yield ActiveFault(FaultCode.NETWORK_PORT_REFUSED, about, {"why": found.message})
+
+
+def unclear_chassis(hosts: Iterable[Hypervisor]) -> Iterator[ActiveFault]:
+    """Hosts that run OVN and could not be isolated from ports, because nobody knows for sure which chassis they are."""
+    table = ChassisTable(
+        hosts={
+            host.name: HostChassis(
+                name=host.spec.chassis or host.status.chassis or "", reported=host.status.chassis or ""
+            )
+            for host in hosts
+            if host.spec.chassis or host.status.chassis
+        }
+    )
+    for name, why in table.find_unclear():
+        fields: dict[str, Value] = {"why": why.message, "remedy": why.remedy or ""}
+        yield ActiveFault(FaultCode.CHASSIS_UNCLEAR, ObjectRef(kind="Hypervisor", name=name), fields)
 
 
 def silent_chassis(host: Hypervisor, chassis: str, has: int, change: int) -> ActiveFault:

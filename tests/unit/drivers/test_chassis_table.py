@@ -12,7 +12,9 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.drivers.ovn.chassis_table import ChassisTable, chassis_table
+from outlive.drivers.ovn.chassis_table import chassis_table
+from outlive.network.chassis_table import ChassisTable
+from outlive.network.faults import unclear_chassis
 from outlive.resources import Hypervisor, HypervisorSpec, HypervisorStatus, MemberRecord, Membership, ObjectMeta
 from outlive.resources.memberships import Cut
 from outlive.simulation.network import SimulatedOvn, SimulatedSouthbound
@@ -86,3 +88,18 @@ def test_two_hosts_of_one_chassis_are_both_unknown_and_it_is_off_when_both_are()
     for off, known in (({"a"}, set()), ({"a", "b"}, {"x"})):
         hosts = {name: msgspec.structs.replace(one, is_off=name in off) for name, one in table.hosts.items()}
         assert ChassisTable(hosts=hosts).off("c") == known
+
+
+def test_what_could_not_be_isolated_is_a_fault_before_it_has_to_be() -> None:
+    def host(name: str, named: str, said: str | None) -> Hypervisor:
+        return Hypervisor(
+            metadata=ObjectMeta(name=name),
+            spec=HypervisorSpec(management="node", chassis=named),
+            status=HypervisorStatus(chassis=said),
+        )
+
+    hosts = [host("a", "x", None), host("b", "", "x"), host("c", "y", "z"), host("d", "", "d"), host("e", "", "")]
+    found = {one.subject.name: one.message.text for one in unclear_chassis(hosts)}
+    assert list(found) == ["a", "b", "c"]
+    assert "x is the chassis of a and of b" in found["a"]
+    assert "c says that it is chassis z, and its record that it is y" in found["c"]

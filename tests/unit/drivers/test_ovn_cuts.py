@@ -12,9 +12,9 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import NotFound, Unavailable, Unknown
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.drivers.ovn.chassis_table import ChassisTable, HostChassis
 from outlive.drivers.ovn.cuts import OvnCuts
 from outlive.drivers.storage.disks import Cuts
+from outlive.network.chassis_table import ChassisTable, HostChassis
 from outlive.network.names import (
     CLUSTER_ROUTER,
     INTERFACE_KEY,

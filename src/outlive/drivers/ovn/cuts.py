@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from outlive.base.logging import get_logger
 from outlive.drivers.ovn.arrived_ports import SCOPE, ArrivedPorts
-from outlive.drivers.ovn.chassis_table import ChassisTable
+from outlive.network.chassis_table import ChassisTable
 from outlive.network.names import (
     INTERFACE_KEY,
     ISOLATED_KEY,

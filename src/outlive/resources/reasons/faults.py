@@ -93,6 +93,7 @@ class FaultCode(enum.StrEnum):
     NETWORK_PORT_REFUSED = "network-port-refused"
     NETWORK_CONFLICT = "network-conflict"
     CHASSIS_SILENT = "chassis-silent"
+    CHASSIS_UNCLEAR = "chassis-unclear"
     # the syncer or the mirror of an inventory
     INVENTORY_STALE = "inventory-stale"
     INVENTORY_LEFT_OUT = "inventory-left-out"
@@ -467,6 +468,9 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         25,
         "{subject} does not follow OVN: its chassis {chassis} has change {change}, and OVN is at {now}",
         "see ovn-controller on {subject}, and its way to the southbound database; moves there are aborted until then",
+    ),
+    FaultCode.CHASSIS_UNCLEAR: FaultEntry(
+        Severity.CRITICAL, 25, "{subject} could not be isolated from its ports: {why}", "{remedy}"
     ),
     FaultCode.INVENTORY_STALE: FaultEntry(
         Severity.WARNING,
