@@ -81,7 +81,7 @@ def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
     if isinstance(obj, VirtualNetwork | VirtualMachinePort):
         try:
-            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj.spec)
+            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj)
         except BadInput as error:
             raise Invalid(f"{obj.kind()} {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
     if isinstance(obj, VirtualMachine | Flavor | Reservation):

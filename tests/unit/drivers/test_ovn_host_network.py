@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pytest
+from msgspec.structs import replace
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -101,6 +102,17 @@ def test_a_move_does_not_wait_for_an_interface_without_an_id() -> None:
     async def scene() -> None:
         ready = port(1, migration=PortMove(id="m1", prepared=True))
         network = network_of(LoopClock(), BLUE, port(0), ready)
+        assert await network.prepare(vm(), "m1") == ""
+
+    run(scene())
+
+
+def test_a_port_of_another_vm_neither_changes_an_interface_nor_stops_its_moves() -> None:
+    async def scene() -> None:
+        stray = port(1)
+        stray = replace(stray, spec=replace(stray.spec, vm="db"))
+        network = network_of(LoopClock(), BLUE, stray)
+        assert await network.plug(vm()) == vm()
         assert await network.prepare(vm(), "m1") == ""
 
     run(scene())

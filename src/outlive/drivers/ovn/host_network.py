@@ -136,6 +136,8 @@ class OvnNetwork(NetworkPort):
                         continue
                     try:
                         port = await self._store.get(VirtualMachinePort, port_object_name(vm.name, index), fresh=True)
+                        if port.spec.vm != vm.name:
+                            continue  # the controller refuses it
                         network = await self._store.get(VirtualNetwork, present_network(port))
                     except NotFound:
                         continue
