@@ -23,7 +23,7 @@ from starlette.responses import Response
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
-from outlive.network.informers import interfaces_of
+from outlive.network.informers import interfaces_of, networks_of
 from outlive.network.pool import check_network, check_port, overlapping
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
@@ -308,6 +308,7 @@ class Neighbours:
             await self._check_rules(obj)
         if isinstance(obj, VirtualNetwork):
             await self._check_overlap(obj)
+            await self._check_type(obj)
         self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
@@ -338,6 +339,19 @@ class Neighbours:
                     place="spec.subnets",
                     remedy="write other subnets",
                 )
+
+    async def _check_type(self, network: VirtualNetwork) -> None:
+        """``Invalid`` for another type of a network that has ports."""
+        before = await read(self._store, VirtualNetwork, network.name)
+        if before is None or before.spec.type == network.spec.type:
+            return
+        if named := await _ports_on(self._store, network.name):
+            raise Invalid(
+                f"VirtualNetwork {network.name} is {before.spec.type}, and has {count_of(len(named), 'port')}: "
+                f"{listing(named, most=NAMED)}",
+                place="spec.type",
+                remedy="delete them first, or create another network",
+            )
 
     async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
@@ -536,8 +550,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
     if force or not isinstance(obj, Hypervisor | Membership | VirtualNetwork):
         return
     if isinstance(obj, VirtualNetwork):
-        ports = list_all(store, VirtualMachinePort, whole=True)
-        if named := sorted([port.name async for port in ports if port.spec.network == obj.name]):
+        if named := await _ports_on(store, obj.name):
             raise Refused(
                 f"network {obj.name} has {count_of(len(named), 'port')}: {listing(named, most=NAMED)}",
                 remedy="delete them first, or force it (outlive delete --force, kubectl delete --cascade=orphan): "
@@ -563,6 +576,12 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             remedy="move or delete them first, or force it: outlive delete --force, kubectl delete --cascade=orphan; "
             "they then count as uncovered, and as its token is revoked, an armed guard ends them",
         )
+
+
+async def _ports_on(store: Store, network: str) -> list[str]:
+    """Names of ports that are on the network, or are to be on it. Errors of the store."""
+    ports = list_all(store, VirtualMachinePort, whole=True)
+    return sorted([port.name async for port in ports if network in networks_of(port)])
 
 
 def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:
