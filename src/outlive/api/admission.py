@@ -25,6 +25,7 @@ from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.network.informers import interfaces_of, networks_of
 from outlive.network.pool import check_network, check_port, overlapping
+from outlive.network.views import is_down
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.node.vm.states import deletion_of
@@ -50,6 +51,7 @@ from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
 from outlive.resources.domain_elements import examine
 from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.networks import is_interface_id, port_object_name
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
 from outlive.resources.vms import RUN_FINALIZER, START_AFTER_LIMIT
@@ -304,6 +306,7 @@ class Neighbours:
             await self._check_disks(obj)
             await self._check_own_disks(obj)
             await self._check_own_interfaces(obj)
+            await self._check_plugged_interfaces(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         if isinstance(obj, VirtualNetwork):
@@ -476,6 +479,22 @@ class Neighbours:
                         place="spec.ports",
                         remedy="write another interfaceid in its definition (see uuidgen)",
                     )
+
+    async def _check_plugged_interfaces(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for another id of an interface that its guest has now: OVN would let go of the port that it uses,
+        and a host would be isolated from another one."""
+        found = await read(self._store, VirtualMachine, vm.name)
+        if found is None or found.spec.ports == vm.spec.ports or is_down(found):
+            return
+        for number, (before, now) in enumerate(zip(found.spec.ports, vm.spec.ports, strict=False)):
+            is_new = is_interface_id(before) and is_interface_id(now) and now not in found.spec.ports
+            name = port_object_name(vm.name, number)
+            if is_new and await read(self._store, VirtualMachinePort, name) is not None:
+                raise Invalid(
+                    f"VM {vm.name} runs, and its interface {number}, of port {name}, has the id {before}",
+                    place="spec.ports",
+                    remedy=f"leave interfaceid as it is, or stop {vm.name} first",
+                )
 
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:

@@ -20,7 +20,7 @@ from outlive.network.addressing import (
 )
 from outlive.resources import VirtualMachinePort, VirtualNetwork
 from outlive.resources.meta import creation_order
-from outlive.resources.networks import Subnet, VirtualNetworkSpec, port_object_name, vm_and_index
+from outlive.resources.networks import Subnet, VirtualNetworkSpec, port_object_name, present_type, vm_and_index
 
 HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
@@ -123,7 +123,7 @@ def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
     for network in sorted(networks, key=creation_order):
-        if network.spec.type != "routed":
+        if "routed" not in (network.spec.type, present_type(network)):
             continue
         try:
             check_network(network.spec)
