@@ -190,12 +190,16 @@ class AddressBook:
         *,
         are_new: bool = False,
     ) -> VirtualMachinePort:
-        """The port with the addresses; where they are new, and another controller was first, with the other ones."""
+        """The port with the addresses; where they are new, and another controller was first, with the other ones.
+
+        Its mode is noted as well, before its guest can start: while OVN is away a changed one waits, too.
+        """
 
         def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
             if are_new and now.addresses:
                 return now
-            return _replace(now, network=network.name, addresses=addresses, gateways=gateways)
+            mode = now.port_mode or wanted_mode(port, network)
+            return _replace(now, network=network.name, port_mode=mode, addresses=addresses, gateways=gateways)
 
         after = await self._writer.write_port(port.name, change)
         return _replace(port, status=after.status if after is not None else change(port.status))

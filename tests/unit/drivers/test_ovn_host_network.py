@@ -118,6 +118,17 @@ def test_a_port_of_another_vm_neither_changes_an_interface_nor_stops_its_moves()
     run(scene())
 
 
+def test_a_target_plugs_an_interface_as_its_port_was_made_whatever_its_mode_is_to_be() -> None:
+    green = replace(BLUE, metadata=ObjectMeta(name="green"), spec=replace(BLUE.spec, type="layer2"))
+
+    async def scene() -> None:
+        made = port(1, network="green", port_mode="shared")
+        made = replace(made, spec=replace(made.spec, port_mode="twin"))
+        assert (await network_of(LoopClock(), green, made).plug(vm())).spec.ports == (MACS[0], ID)
+
+    run(scene())
+
+
 def test_what_was_sent_last_is_remembered_of_a_limited_number_of_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_network, "SENT_LIMIT", 2)
 

@@ -97,3 +97,15 @@ def test_a_network_without_ports_that_hosts_come_to_make_themselves_leaves_nothi
         assert (controlled.rows(), controlled.rows(SWITCHES)) == ({}, {})
 
     control(story, host("kvm-1"), network(type=first, physical_network="net"))
+
+
+def test_a_mode_that_is_changed_while_ovn_is_away_waits_as_well() -> None:
+    async def story(controlled: Controlled) -> None:
+        controlled.ovn.faults.northbound_down = True
+        await controlled.start()
+        await controlled.change(VirtualMachinePort, "web.0", spec={"port_mode": "twin"})
+        controlled.ovn.faults.northbound_down = False
+        await controlled.clock.sleep(60)
+        assert (set(controlled.rows()), await notice(controlled)) == ({interface()}, "mode-changed")
+
+    control(story, host("kvm-1"), network(), vm(), port(addresses=("192.168.40.7",)), starts=False)
