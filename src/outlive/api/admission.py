@@ -23,8 +23,9 @@ from starlette.responses import Response
 from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotFound, Refused
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
-from outlive.network.informers import interfaces_of
+from outlive.network.informers import interfaces_of, networks_of
 from outlive.network.pool import check_network, check_port, overlapping
+from outlive.network.views import is_down
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.node.vm.states import deletion_of
@@ -50,6 +51,7 @@ from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
 from outlive.resources.domain_elements import examine
 from outlive.resources.meta import ZONE_LABEL
+from outlive.resources.networks import is_interface_id, port_object_name
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
 from outlive.resources.vms import RUN_FINALIZER, START_AFTER_LIMIT
@@ -81,7 +83,7 @@ def admitted(obj: Resource) -> tuple[str, ...]:
     """Warnings for the writer of the object; ``Invalid`` with all errors where the object is unusable."""
     if isinstance(obj, VirtualNetwork | VirtualMachinePort):
         try:
-            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj.spec)
+            check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj)
         except BadInput as error:
             raise Invalid(f"{obj.kind()} {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
@@ -304,10 +306,12 @@ class Neighbours:
             await self._check_disks(obj)
             await self._check_own_disks(obj)
             await self._check_own_interfaces(obj)
+            await self._check_plugged_interfaces(obj)
             await self._check_circle(obj)
             await self._check_rules(obj)
         if isinstance(obj, VirtualNetwork):
             await self._check_overlap(obj)
+            await self._check_type(obj)
         self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
@@ -338,6 +342,19 @@ class Neighbours:
                     place="spec.subnets",
                     remedy="write other subnets",
                 )
+
+    async def _check_type(self, network: VirtualNetwork) -> None:
+        """``Invalid`` for another type of a network that has ports."""
+        before = await read(self._store, VirtualNetwork, network.name)
+        if before is None or before.spec.type == network.spec.type:
+            return
+        if named := await _ports_on(self._store, network.name):
+            raise Invalid(
+                f"VirtualNetwork {network.name} is {before.spec.type}, and has {count_of(len(named), 'port')}: "
+                f"{listing(named, most=NAMED)}",
+                place="spec.type",
+                remedy="delete them first, or create another network",
+            )
 
     async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
@@ -463,6 +480,22 @@ class Neighbours:
                         remedy="write another interfaceid in its definition (see uuidgen)",
                     )
 
+    async def _check_plugged_interfaces(self, vm: VirtualMachine) -> None:
+        """``Invalid`` for another id of an interface that its guest has now: OVN would let go of the port that it uses,
+        and a host would be isolated from another one."""
+        found = await read(self._store, VirtualMachine, vm.name)
+        if found is None or found.spec.ports == vm.spec.ports or is_down(found):
+            return
+        for number, (before, now) in enumerate(zip(found.spec.ports, vm.spec.ports, strict=False)):
+            is_new = is_interface_id(before) and is_interface_id(now) and now not in found.spec.ports
+            name = port_object_name(vm.name, number)
+            if is_new and await read(self._store, VirtualMachinePort, name) is not None:
+                raise Invalid(
+                    f"VM {vm.name} runs, and its interface {number}, of port {name}, has the id {before}",
+                    place="spec.ports",
+                    remedy=f"leave interfaceid as it is, or stop {vm.name} first",
+                )
+
     async def _check_circle(self, vm: VirtualMachine) -> None:
         if not vm.spec.start_after:
             return
@@ -536,8 +569,7 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
     if force or not isinstance(obj, Hypervisor | Membership | VirtualNetwork):
         return
     if isinstance(obj, VirtualNetwork):
-        ports = list_all(store, VirtualMachinePort, whole=True)
-        if named := sorted([port.name async for port in ports if port.spec.network == obj.name]):
+        if named := await _ports_on(store, obj.name):
             raise Refused(
                 f"network {obj.name} has {count_of(len(named), 'port')}: {listing(named, most=NAMED)}",
                 remedy="delete them first, or force it (outlive delete --force, kubectl delete --cascade=orphan): "
@@ -563,6 +595,12 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
             remedy="move or delete them first, or force it: outlive delete --force, kubectl delete --cascade=orphan; "
             "they then count as uncovered, and as its token is revoked, an armed guard ends them",
         )
+
+
+async def _ports_on(store: Store, network: str) -> list[str]:
+    """Names of ports that are on the network, or are to be on it. Errors of the store."""
+    ports = list_all(store, VirtualMachinePort, whole=True)
+    return sorted([port.name async for port in ports if network in networks_of(port)])
 
 
 def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:

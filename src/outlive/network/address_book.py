@@ -1,9 +1,9 @@
 """Addresses of ports: as their users give them, as ports have them, or the next free ones of their network.
 
 A port that has addresses keeps them for as long as it exists and its VM runs: what is wrong with them later, or with
-others that its user then asks for, is told and changes nothing. Two controllers may for a moment give one address to
-two ports; the younger port is told so and gets no rows. A store that was restored from a backup may lack addresses that
-were given since: a VM keeps those that its rows in OVN have, and nobody else gets them.
+others that its user then asks for, is told, and changes nothing until the VM is down. Two controllers may for a moment
+give one address to two ports; the younger port is told so and gets no rows. A store that was restored from a backup may
+lack addresses that were given since: a VM keeps those that its rows in OVN have, and nobody else gets them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outlive.network.ports import NorthboundDb
 from outlive.network.views import VmPlace, cidrs_for, gateways_for, with_masks
 from outlive.resources import VirtualMachinePort, VirtualMachinePortStatus, VirtualNetwork
 from outlive.resources.meta import creation_order
-from outlive.resources.networks import present_network
+from outlive.resources.networks import present_network, wanted_mode
 from outlive.resources.reasons import NetworkReason, Reason, reason
 
 RESERVED_LIMIT: Final = 10_000
@@ -86,20 +86,22 @@ class AddressBook:
         self, port: VirtualMachinePort, network: VirtualNetwork, place: VmPlace
     ) -> AddressedPort | Reason:
         """The port with addresses: its user's, those that it has, or the next free ones; or why it has none."""
-        if network.spec.addressing == "none" and not port.spec.addresses:
-            return AddressedPort(port)
         problem = None
-        if port.spec.addresses:
-            async with self._allocating:
-                problem = self._claim_problem(port, network)
-                if problem is None:
-                    self._reserve(port, network.name, port.spec.addresses)
-            if problem is None:
-                addresses = with_masks(port.spec.addresses, network)
-                gateways = gateways_for(addresses, network) or port.status.gateways
-                return AddressedPort(await self._write(port, network, addresses, gateways))
-            if not port.status.addresses:
-                return problem
+        is_to_change = wants_others(port, network)
+        if port.spec.addresses or is_to_change:
+            if is_to_change and _is_in_use(port, network):
+                problem = self._claim_problem(port, network) or reason(NetworkReason.ADDRESSES_CHANGED, vm=port.spec.vm)
+                if not port.status.addresses:
+                    return AddressedPort(port, problem)
+            else:
+                claimed = await self._claim(port, network)
+                if not isinstance(claimed, Reason):
+                    return AddressedPort(claimed)
+                if not port.status.addresses:
+                    return claimed
+                problem = claimed
+        elif network.spec.addressing == "none":
+            return AddressedPort(port)
         if port.status.addresses:
             if (other := self._rival(port, network, port.status.addresses)) is not None:
                 return other
@@ -110,24 +112,45 @@ class AddressBook:
             return reason(NetworkReason.NO_ADDRESS, problem=error.message, remedy=error.remedy or "")
         return AddressedPort(await self._write(port, network, addresses, gateways, are_new=True))
 
-    async def release(self, port: VirtualMachinePort) -> bool:
-        """Take addresses from a port that are of another network than its own, or that another port has too.
+    async def release(self, port: VirtualMachinePort, network: VirtualNetwork | None) -> bool:
+        """Take from a port what its user has changed since: its network, mode and addresses; and addresses that another
+        port has too.
 
-        To be called where its VM is down. True if it is another port now, which comes by its informer.
+        To be called where its VM is down; ``network``: that it is on. True if it is another port now, which comes by
+        its informer.
         """
         status = port.status
         is_elsewhere = present_network(port) != port.spec.network
-        network = self._informers.networks.get(present_network(port))
         is_double = network is not None and self._rival(port, network, status.addresses) is not None
-        if not is_elsewhere and (port.spec.addresses or not is_double):
+        loses_addresses = is_elsewhere or (is_double and not port.spec.addresses)
+        loses_mode = False
+        if network is not None:
+            is_to_change = not loses_addresses and _is_in_use(port, network) and wants_others(port, network)
+            if is_to_change and not isinstance(await self._claim(port, network), Reason):
+                return True
+            loses_mode = status.port_mode not in (None, wanted_mode(port, network))
+        if not loses_addresses and not loses_mode:
             return False
-        self._reserved.pop(port.name, None)
+        if loses_addresses:
+            self._reserved.pop(port.name, None)
 
         def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
-            return _replace(now, network="", addresses=(), gateways=())
+            now = _replace(now, port_mode=None)
+            return _replace(now, network="", addresses=(), gateways=()) if loses_addresses else now
 
         await self._writer.write_port(port.name, change)
         return True
+
+    async def _claim(self, port: VirtualMachinePort, network: VirtualNetwork) -> VirtualMachinePort | Reason:
+        """The port with the addresses that its user gives it; or why it does not get them."""
+        async with self._allocating:
+            problem = self._claim_problem(port, network)
+            if problem is not None:
+                return problem
+            self._reserve(port, network.name, port.spec.addresses)
+        addresses = with_masks(port.spec.addresses, network)
+        gateways = gateways_for(addresses, network) or port.status.gateways
+        return await self._write(port, network, addresses, gateways)
 
     def _claim_problem(self, port: VirtualMachinePort, network: VirtualNetwork) -> Reason | None:
         """Why the port does not get the addresses that its user gives it; those that it has already it may keep."""
@@ -167,12 +190,16 @@ class AddressBook:
         *,
         are_new: bool = False,
     ) -> VirtualMachinePort:
-        """The port with the addresses; where they are new, and another controller was first, with the other ones."""
+        """The port with the addresses; where they are new, and another controller was first, with the other ones.
+
+        Its mode is noted as well, before its guest can start: while OVN is away a changed one waits, too.
+        """
 
         def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
             if are_new and now.addresses:
                 return now
-            return _replace(now, network=network.name, addresses=addresses, gateways=gateways)
+            mode = now.port_mode or wanted_mode(port, network)
+            return _replace(now, network=network.name, port_mode=mode, addresses=addresses, gateways=gateways)
 
         after = await self._writer.write_port(port.name, change)
         return _replace(port, status=after.status if after is not None else change(port.status))
@@ -278,6 +305,19 @@ def read_addresses(rows: Rows) -> RowAddresses:
                 continue  # somebody else wrote it, or it is ``unknown``
             found.owners.update({(network, one): vm.name for one in read})
     return found
+
+
+def wants_others(port: VirtualMachinePort, network: VirtualNetwork) -> bool:
+    """True if a port's user gives it other addresses than it has, or takes all from it where none are managed."""
+    wanted = {address_key(one) for one in port.spec.addresses}
+    is_given = bool(wanted) or network.spec.addressing == "none"
+    return is_given and wanted != {address_key(one) for one in port.status.addresses}
+
+
+def _is_in_use(port: VirtualMachinePort, network: VirtualNetwork) -> bool:
+    """True if a guest may use the addresses that the port has, or on a network that manages none those that its guest
+    has given itself."""
+    return bool(port.status.addresses) or (network.spec.addressing == "none" and bool(port.status.interfaces))
 
 
 def _unfit(port: VirtualMachinePort, network: VirtualNetwork, addresses: Iterable[str]) -> Reason | None:

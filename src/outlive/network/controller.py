@@ -61,7 +61,7 @@ from outlive.resources import (
     VirtualMachinePort,
     condition,
 )
-from outlive.resources.networks import interface_id, present_network
+from outlive.resources.networks import interface_id, port_mode, present_network, wanted_mode
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
@@ -270,7 +270,7 @@ class NetworkController:
             network = self.informers.networks.get(present_network(port))
             if frozen and (network is None or wants_address(port, network) is not None):
                 continue  # whether an address is free is not known
-            if is_down(vm) and not frozen and await self._addresses.release(port):
+            if is_down(vm) and not frozen and await self._addresses.release(port, network):
                 continue  # it comes again, as it is then
             found = await self._judge(port, vm, place, notices)
             if isinstance(found, Reason):
@@ -367,8 +367,11 @@ class NetworkController:
         addressed = await self._addresses.address(port, network, place)
         if isinstance(addressed, Reason):
             return addressed
+        mode, new_mode = port_mode(port, network), wanted_mode(port, network)
         if wanted != network.name:
             notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
+        elif mode != new_mode:
+            notices[port.name] = reason(NetworkReason.MODE_CHANGED, vm=vm.name, mode=mode, wanted=new_mode)
         elif addressed.problem is not None:
             notices[port.name] = addressed.problem
         return own_port(addressed.port, network, vm)

@@ -94,7 +94,7 @@ class NetworkEvents:
                 self._gauge.labels(key[0], why).set(self._counts[key[0], why])
 
     def report_notice(self, port: str, notice: Reason | None) -> None:
-        """Tell what is wrong with the network or addresses of a port that is programmed all the same."""
+        """Tell what is wrong with the network, mode or addresses of a port that is programmed all the same."""
         found = self._informers.ports.get(port)
         before = condition(found.status.conditions, "AddressesReserved") if found is not None else None
         if notice is not None and (before is None or before.reason != notice.code):

@@ -51,7 +51,11 @@ class NetworkKeys:
 
     def find_vms_of_port(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
         """The VM of a port that came, went or changed, and those at its addresses."""
-        facts = [(one.spec, one.status.network, one.status.addresses) for one in (old, new) if one is not None]
+        facts = [
+            (one.spec, one.status.network, one.status.addresses, one.status.port_mode)
+            for one in (old, new)
+            if one is not None
+        ]
         if new is None:
             self._events.forget_ports([changed_name(old, new)])
         elif len(facts) == 2 and facts[0] == facts[1]:
@@ -62,9 +66,8 @@ class NetworkKeys:
     def find_of_network(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
         """The network, and VMs on it where it changed."""
         name = changed_name(old, new)
-        changed = (
-            old is None or new is None or (old.spec, old.status.host_subnets) != (new.spec, new.status.host_subnets)
-        )
+        facts = [(one.spec, one.status.type, one.status.host_subnets) for one in (old, new) if one is not None]
+        changed = len(facts) < 2 or facts[0] != facts[1]
         ports = self._informers.ports.by_index(BY_NETWORK, name) if changed else ()
         return (NETWORK_PREFIX + name, *{VM_PREFIX + port.spec.vm: None for port in ports})
 

@@ -18,9 +18,9 @@ from outlive.network.addressing import (
     parse_mac,
     parse_subnet,
 )
-from outlive.resources import VirtualNetwork
+from outlive.resources import VirtualMachinePort, VirtualNetwork
 from outlive.resources.meta import creation_order
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.resources.networks import Subnet, VirtualNetworkSpec, port_object_name, present_type, vm_and_index
 
 HOST_PREFIXES: Final = {4: 24, 6: 64}
 """Length of a host's part of a routed subnet where the network does not say."""
@@ -92,8 +92,15 @@ def check_network(spec: VirtualNetworkSpec) -> None:
             raise BadInput(error.message, place="spec.dhcp.dnsServers", remedy=error.remedy) from None
 
 
-def check_port(spec: VirtualMachinePortSpec) -> None:
+def check_port(port: VirtualMachinePort) -> None:
     """``BadInput`` where a port cannot be as its user wrote it, whatever its network is."""
+    spec, (vm, number) = port.spec, vm_and_index(port.name)
+    if vm != spec.vm or number < 0:
+        raise BadInput(
+            f"its name is that of no interface of VM {spec.vm}",
+            place="spec.vm",
+            remedy=f"name it after its VM and the number of the interface, such as {port_object_name(spec.vm, 0)}",
+        )
     try:
         mac = parse_mac(spec.mac)
     except Invalid as error:
@@ -116,7 +123,7 @@ def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
     found: dict[str, str] = {}
     taken: list[tuple[Network, str]] = []
     for network in sorted(networks, key=creation_order):
-        if network.spec.type != "routed":
+        if "routed" not in (network.spec.type, present_type(network)):
             continue
         try:
             check_network(network.spec)

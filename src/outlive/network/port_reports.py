@@ -52,8 +52,8 @@ def settled_status(
 ) -> PortChange:
     """From the status of a port that OVN has to what it is now.
 
-    ``notice``: what is wrong with its network or addresses all the same. ``announcements``: ``None`` leaves those of
-    before.
+    ``notice``: what is wrong with its network, mode or addresses all the same. ``announcements``: ``None`` leaves those
+    of before.
     """
     interfaces = {host: interface_id(own.interface, own.mode, host) for host in (place.host, place.target) if host}
     unbound = None if bound else reason(NetworkReason.NOT_BOUND, host=place.host, port=interfaces[place.host])
@@ -66,6 +66,7 @@ def settled_status(
         return _replace(
             now,
             network=own.network.name,
+            port_mode=own.mode,
             interfaces=interfaces,
             active_on=place.host,
             switched_at=at if switched else now.switched_at,

@@ -77,7 +77,10 @@ class NetworkSwitches:
             return None
         if (await self._pause()).paused or (network is None and ports):
             return Requeue(WAIT_S)  # VMs may run on it, whoever has deleted it
+        if network is not None and not ports:  # nobody is on it: it may become what its spec says
+            network = _replace(network, status=_replace(network.status, type=None))
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
+        is_made = problem is None
         if network is not None and problem is None and network.spec.type == "routed":
             try:
                 network = await self._give_subnets(network)
@@ -93,8 +96,13 @@ class NetworkSwitches:
         now_at = as_datetime(self._clock.now())
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
+            if not is_programmed(network):
+                return VirtualNetworkStatus()
             return _replace(
-                now, ports=ports, conditions=with_condition(now.conditions, condition_of("Programmed", problem, now_at))
+                now,
+                type=network.spec.type if is_made else now.type,
+                ports=ports,
+                conditions=with_condition(now.conditions, condition_of("Programmed", problem, now_at)),
             )
 
         await self._writer.write_network(name, change)

@@ -24,6 +24,7 @@ from outlive.resources.networks import (
     is_interface_id,
     port_mode,
     present_network,
+    present_type,
     vm_and_index,
 )
 from outlive.resources.reasons import NetworkReason, Reason, reason
@@ -83,7 +84,7 @@ def host_chassis(host: Hypervisor | None, name: str, known: Collection[Chassis])
 
 def is_programmed(network: VirtualNetwork | None) -> bool:
     """True if the network controller programs the network; a missing one may be meant for OVN."""
-    return network is None or network.spec.type in IN_OVN
+    return network is None or present_type(network) in IN_OVN
 
 
 def obstacle_of(facts: PortFacts) -> Reason | None:
@@ -125,7 +126,7 @@ def lacks_ovn(host: Hypervisor) -> bool:
 
 def reaches_host(network: VirtualNetwork, host: Hypervisor) -> bool:
     """Whether the host has the network's labels, and OVN where the network is in it."""
-    return network.reaches(host.metadata.labels) and not (network.spec.type in IN_OVN and lacks_ovn(host))
+    return network.reaches(host.metadata.labels) and not (present_type(network) in IN_OVN and lacks_ovn(host))
 
 
 def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | None:
@@ -137,6 +138,8 @@ def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | 
 
 def network_problem(network: VirtualNetwork, overlaps: str = "") -> Reason | None:
     """Why the network cannot be programmed; ``None``: it can."""
+    if (now := present_type(network)) != (wanted := network.spec.type):
+        return reason(NetworkReason.TYPE_CHANGED, network=network.name, type=now, wanted=wanted)
     try:
         check_network(network.spec)
     except BadInput as error:
@@ -197,14 +200,13 @@ def own_network(network: VirtualNetwork) -> OwnNetwork:
 
 def own_port(port: VirtualMachinePort, network: VirtualNetwork, vm: VirtualMachine) -> OwnPort:
     """The port as it is planned; nothing is in its way."""
-    managed = network.spec.addressing == "managed"
     security = port.spec.port_security
     return OwnPort(
         interface=vm.spec.ports[vm_and_index(port.name)[1]],
         network=own_network(network),
         mode=port_mode(port, network),
         mac=parse_mac(port.spec.mac),
-        addresses=port.status.addresses if managed or port.spec.addresses else (),
+        addresses=port.status.addresses,
         gateways=port.status.gateways,
         port_security=network.spec.port_security if security is None else security,
     )

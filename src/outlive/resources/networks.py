@@ -82,6 +82,8 @@ class VirtualNetworkSpec(Part, frozen=True, kw_only=True):
 class VirtualNetworkStatus(Part, frozen=True, kw_only=True):
     """What the network controller did with a network."""
 
+    type: NetworkType | None = None
+    """Its type in OVN; where its spec names another one, until it has no ports. Absent: as its spec says."""
     host_subnets: dict[str, tuple[str, ...]] = {}
     """On a routed network: host → the subnets that it was given; they stay its own until the host is removed."""
     ports: int = 0
@@ -176,6 +178,9 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """Its addresses with the length of their subnet."""
     gateways: Annotated[tuple[str, ...], at_most(8)] = ()
     """Gateways of the host where the VM was born; they stay the same wherever it goes."""
+    port_mode: PortMode | None = None
+    """The mode in which it was made; where its spec names another one, until its VM is stopped. Absent: as its spec
+    says."""
     interfaces: Annotated[dict[str, str], at_most(64)] = {}
     """Host → id of the interface there, which is the name of its logical port."""
     active_on: str = ""
@@ -190,7 +195,7 @@ class VirtualMachinePortStatus(Part, frozen=True, kw_only=True):
     """When the last switch-over was committed."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
     """``Programmed``: whether OVN has its rows; ``Bound``: whether its host has bound it; ``AddressesReserved``:
-    whether its network and addresses are as its spec says, and such as a port may have."""
+    whether its network, mode and addresses are as its spec says, and such as a port may have."""
 
 
 class VirtualMachinePort(Resource, frozen=True, kw_only=True, tag="VirtualMachinePort"):
@@ -241,11 +246,19 @@ def present_network(port: VirtualMachinePort) -> str:
     return port.status.network or port.spec.network
 
 
+def present_type(network: VirtualNetwork) -> NetworkType:
+    """The type that a network has."""
+    return network.status.type or network.spec.type
+
+
+def wanted_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
+    """How the two hosts of a migration are to share the port."""
+    return "twin" if present_type(network) == "routed" else port.spec.port_mode or "shared"
+
+
 def port_mode(port: VirtualMachinePort, network: VirtualNetwork) -> PortMode:
-    """How the two hosts of a migration share the port."""
-    if network.spec.type == "routed":
-        return "twin"
-    return port.spec.port_mode or "shared"
+    """How they share it: as it was made, whatever its spec says since."""
+    return port.status.port_mode or wanted_mode(port, network)
 
 
 def is_interface_id(defined: str) -> bool:

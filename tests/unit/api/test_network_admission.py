@@ -11,14 +11,16 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import Invalid
 from outlive.base.ids import SystemIds
 from outlive.resources import (
+    Assigned,
     ObjectMeta,
     Resource,
     VirtualMachine,
     VirtualMachinePort,
     VirtualMachineSpec,
+    VirtualMachineStatus,
     VirtualNetwork,
 )
-from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
+from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualMachinePortStatus, VirtualNetworkSpec
 from outlive.store.memory import MemoryStore
 
 
@@ -38,8 +40,7 @@ def checked(stored: tuple[Resource, ...], *networks: Resource) -> None:
 
     async def check() -> None:
         store = MemoryStore(SystemClock(), SystemIds())
-        for one in stored:
-            await store.create(one)
+        store.load(stored)
         neighbours = Neighbours(store)
         for one in networks:
             await neighbours.check(one)
@@ -87,3 +88,30 @@ def test_an_interface_id_that_another_vm_has_is_not_written() -> None:
     with pytest.raises(Invalid, match="and so has VM cart"):
         checked((vm("web"),), vm("cart", interface), vm("web", interface))
     checked((vm("cart", interface), vm("web", interface)), vm("web", interface, mac), vm("cart", mac))
+
+
+def test_a_network_that_has_ports_does_not_get_another_type() -> None:
+    blue, red = network("blue", "10.44.0.0/16", kind="layer2"), network("red", "10.45.0.0/16", kind="layer2")
+    moved = replace(port("52:54:00:00:00:01"), status=VirtualMachinePortStatus(network="red"))
+    for name in ("blue", "red"):
+        with pytest.raises(Invalid, match=f"VirtualNetwork {name} is layer2, and has 1 port: web.0"):
+            checked((blue, red, moved), network(name, "10.46.0.0/16", kind="routed"))
+    checked((blue, red), network("blue", "10.44.0.0/16", kind="bridged"))
+    checked((blue, moved), network("blue", "10.47.0.0/16", kind="layer2"))
+
+
+def test_an_interface_gets_no_other_id_while_its_guest_runs() -> None:
+    first, second = (f"b3a4f0d0-0000-4000-8000-00000000ab0{number}" for number in (1, 2))
+    running = VirtualMachine(
+        metadata=ObjectMeta(name="web"),
+        spec=VirtualMachineSpec(ports=(first,)),
+        status=VirtualMachineStatus(assigned=Assigned(hypervisor="kvm-1")),
+    )
+    changed = replace(running, spec=replace(running.spec, ports=(second,)))
+    own = port("52:54:00:00:00:01")
+    with pytest.raises(Invalid, match=f"VM web runs, and its interface 0, of port web.0, has the id {first}"):
+        checked((running, own), changed)
+    checked((running,), changed)
+    checked((replace(running, status=VirtualMachineStatus()), own), changed)
+    checked((running, own), replace(running, spec=replace(running.spec, ports=(first, second))))
+    checked((running, own), replace(running, spec=replace(running.spec, ports=())))

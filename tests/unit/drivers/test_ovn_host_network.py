@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import pytest
+from msgspec.structs import replace
 from tests.support.loops import run
 
 from outlive.base.clock import LoopClock
@@ -102,6 +103,28 @@ def test_a_move_does_not_wait_for_an_interface_without_an_id() -> None:
         ready = port(1, migration=PortMove(id="m1", prepared=True))
         network = network_of(LoopClock(), BLUE, port(0), ready)
         assert await network.prepare(vm(), "m1") == ""
+
+    run(scene())
+
+
+def test_a_port_of_another_vm_neither_changes_an_interface_nor_stops_its_moves() -> None:
+    async def scene() -> None:
+        stray = port(1)
+        stray = replace(stray, spec=replace(stray.spec, vm="db"))
+        network = network_of(LoopClock(), BLUE, stray)
+        assert await network.plug(vm()) == vm()
+        assert await network.prepare(vm(), "m1") == ""
+
+    run(scene())
+
+
+def test_a_target_plugs_an_interface_as_its_port_was_made_whatever_its_mode_is_to_be() -> None:
+    green = replace(BLUE, metadata=ObjectMeta(name="green"), spec=replace(BLUE.spec, type="layer2"))
+
+    async def scene() -> None:
+        made = port(1, network="green", port_mode="shared")
+        made = replace(made, spec=replace(made.spec, port_mode="twin"))
+        assert (await network_of(LoopClock(), green, made).plug(vm())).spec.ports == (MACS[0], ID)
 
     run(scene())
 

@@ -17,7 +17,7 @@ from outlive.network.pool import (
     subnets_of_host,
 )
 from outlive.network.views import with_masks
-from outlive.resources import ObjectMeta, VirtualNetwork, VirtualNetworkStatus
+from outlive.resources import ObjectMeta, VirtualMachinePort, VirtualNetwork, VirtualNetworkStatus
 from outlive.resources.networks import NetworkDhcp, Subnet, VirtualMachinePortSpec, VirtualNetworkSpec
 
 
@@ -77,12 +77,28 @@ def test_a_malformed_network_is_told_with_the_field(spec: VirtualNetworkSpec, pl
 )
 def test_a_port_has_a_mac_of_an_interface_and_addresses(mac: str, addresses: tuple[str, ...], place: str) -> None:
     spec = VirtualMachinePortSpec(vm="web", network="green", mac=mac, addresses=addresses)
+    port = VirtualMachinePort(metadata=ObjectMeta(name="web.0"), spec=spec)
     if not place:
-        check_port(spec)
+        check_port(port)
         return
     with pytest.raises(BadInput) as error:
-        check_port(spec)
+        check_port(port)
     assert error.value.place == place
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("web.0", True), ("web.12", True), ("web", False), ("web.x", False), ("web.01", False), ("db.0", False)],
+)
+def test_a_port_is_named_by_its_vm_and_the_number_of_the_interface(name: str, is_one: bool) -> None:
+    spec = VirtualMachinePortSpec(vm="web", network="green", mac="52:54:00:00:00:01")
+    port = VirtualMachinePort(metadata=ObjectMeta(name=name), spec=spec)
+    if is_one:
+        check_port(port)
+        return
+    with pytest.raises(BadInput) as error:
+        check_port(port)
+    assert (error.value.place, "web.0" in str(error.value.remedy)) == ("spec.vm", True)
 
 
 def test_a_free_address_is_nobodys() -> None:

@@ -23,6 +23,7 @@ NETWORKS: tuple[r.Resource, ...] = (
             network="green",
             addresses=("192.168.40.9/24",),
             gateways=("192.168.40.1",),
+            port_mode="twin",
             interfaces={"h1": "7b1c"},
             active_on="h1",
             migration=r.PortMove(id="m-17", prepared=True, reason="not-bound", message="m", times_ms={"commit": 3.5}),
@@ -47,6 +48,8 @@ NETWORKS: tuple[r.Resource, ...] = (
             vlan=40,
             host_labels={"rack": "a"},
         ),
-        status=r.VirtualNetworkStatus(host_subnets={"h1": ("10.44.7.0/24",)}, ports=3, conditions=(READY,)),
+        status=r.VirtualNetworkStatus(
+            type="routed", host_subnets={"h1": ("10.44.7.0/24",)}, ports=3, conditions=(READY,)
+        ),
     ),
 )

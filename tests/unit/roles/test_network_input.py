@@ -188,6 +188,11 @@ def test_a_port_that_comes_to_ask_for_the_address_of_another_one_keeps_its_own()
         assert address(await cloud.port_of("older")) == before
         assert await notice(cloud, "older") == "address-twice"
         await change_port(cloud, "older", addresses=("10.1.0.77",))
+        assert address(await cloud.port_of("older")) == before
+        assert await notice(cloud, "older") == "addresses-changed"
+        vm = await cloud.store.get(VirtualMachine, "older")
+        await cloud.store.replace(replace(vm, spec=replace(vm.spec, power_state="stopped")))
+        await asyncio.sleep(2)
         assert address(await cloud.port_of("older")) == "10.1.0.77/24"
         assert await notice(cloud, "older") == ""
 

@@ -32,6 +32,7 @@ from outlive.resources.networks import (
     port_mode,
     port_object_name,
     present_network,
+    present_type,
 )
 from outlive.store import Store
 
@@ -136,10 +137,12 @@ class OvnNetwork(NetworkPort):
                         continue
                     try:
                         port = await self._store.get(VirtualMachinePort, port_object_name(vm.name, index), fresh=True)
+                        if port.spec.vm != vm.name:
+                            continue  # the controller refuses it
                         network = await self._store.get(VirtualNetwork, present_network(port))
                     except NotFound:
                         continue
-                    if network.spec.type in IN_OVN:
+                    if present_type(network) in IN_OVN:
                         own = interface_id(defined, port_mode(port, network), self._host)
                         found.append(PluggedPort(port, network, index, own))
         except TimeoutError:

@@ -11,7 +11,7 @@ from outlive.node.vm.states import is_to_run
 from outlive.placement.rules import describe_network_limits
 from outlive.recovery.why.chain import Link
 from outlive.resources import Condition, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
-from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name, present_network
+from outlive.resources.networks import IN_OVN, PORTS_LIMIT, port_object_name, present_network, present_type
 from outlive.resources.reasons import NetworkReason
 from outlive.store import Store, read
 
@@ -35,7 +35,7 @@ async def link_network(store: Store, vm: VirtualMachine) -> NetworkLinks:
     settled = True
     for port in sorted(filter(None, ports), key=lambda one: natural_key(one.name)):
         network = await read(store, VirtualNetwork, present_network(port))
-        if network is not None and network.spec.type not in IN_OVN:
+        if network is not None and present_type(network) not in IN_OVN:
             links.append(Link(text=f"port {port.name} on network {network.name}: its host makes it, without OVN"))
             continue
         told, works = _describe(port, vm)

@@ -17,6 +17,7 @@ class NetworkReason(enum.StrEnum):
     NO_CHASSIS = "no-chassis"
     NETWORK_MISSING = "network-missing"
     NETWORK_INVALID = "network-invalid"
+    TYPE_CHANGED = "type-changed"
     SUBNETS_OVERLAP = "subnets-overlap"
     HOST_NOT_REACHED = "host-not-reached"
     VM_MISSING = "vm-missing"
@@ -29,6 +30,8 @@ class NetworkReason(enum.StrEnum):
     MAC_TWICE = "mac-twice"
     ADDRESS_TWICE = "address-twice"
     NETWORK_CHANGED = "network-changed"
+    MODE_CHANGED = "mode-changed"
+    ADDRESSES_CHANGED = "addresses-changed"
     NO_ADDRESS = "no-address"
     FOREIGN_ROW = "foreign-row"
     OVN_REFUSED = "ovn-refused"
@@ -60,6 +63,10 @@ TABLE: Final[Table] = {
         "there is no VirtualNetwork {network}", "create it, or name another one in spec.network"
     ),
     NetworkReason.NETWORK_INVALID: Template("network {network}: {problem}", "{remedy}"),
+    NetworkReason.TYPE_CHANGED: Template(
+        "network {network} was made as {type}, and does not become {wanted} while it has ports",
+        "write type {type} again, or delete its ports first",
+    ),
     NetworkReason.SUBNETS_OVERLAP: Template(
         "network {network}: its subnets overlap those of {other}, and routed networks share one router",
         "give one of them other subnets",
@@ -91,6 +98,12 @@ TABLE: Final[Table] = {
     NetworkReason.NETWORK_CHANGED: Template(
         "the port stays on network {network} until VM {vm} is stopped, and is on {wanted} then",
         "stop {vm}, and start it again",
+    ),
+    NetworkReason.MODE_CHANGED: Template(
+        "the port stays {mode} until VM {vm} is stopped, and is {wanted} then", "stop {vm}, and start it again"
+    ),
+    NetworkReason.ADDRESSES_CHANGED: Template(
+        "the port keeps the addresses that it has until VM {vm} is stopped", "stop {vm}, and start it again"
     ),
     NetworkReason.NO_ADDRESS: Template("{problem}", "{remedy}"),
     NetworkReason.FOREIGN_ROW: Template(
