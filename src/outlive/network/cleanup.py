@@ -32,6 +32,9 @@ _log = get_logger("network.cleanup")
 
 def find_orphans(rows: Rows, vms: Collection[str], networks: Collection[str]) -> tuple[set[str], set[str], int]:
     """Names of VMs and of networks that have rows of ours and are not among these; and how many VMs have rows. Pure."""
+    inhabited = {
+        external_ids(row).get(NETWORK_KEY) for row in rows.get(PORTS, ()) if VM_KEY in external_ids(row)
+    }  # its switches stay as long as VMs have ports there
     owners = {vm.name for table in (PORTS, ROUTES, DHCP) for row in rows.get(table, ()) if (vm := _own_vm(row))}
     parts = {
         external_ids(row)[NETWORK_KEY]
@@ -41,7 +44,7 @@ def find_orphans(rows: Rows, vms: Collection[str], networks: Collection[str]) ->
         and external_ids(row).get(NETWORK_KEY)
         and not external_ids(row).get(VM_KEY)
     }
-    return owners - set(vms), parts - set(networks), len(owners)
+    return owners - set(vms), parts - set(networks) - inhabited, len(owners)
 
 
 def _own_vm(row: Columns) -> VmKey | None:

@@ -29,6 +29,7 @@ def test_only_rows_of_our_own_are_orphans() -> None:
         SWITCHES: [switch("green"), switch("blue"), {"name": "neutron"}],
     }
     assert find_orphans(rows, {"here"}, {"green"}) == ({"gone"}, {"blue"}, 2)
+    assert find_orphans(rows, {"here"}, ()) == ({"gone"}, {"blue"}, 2), "VMs have ports on the other one"
 
 
 class Cleaned:
