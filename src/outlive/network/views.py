@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.owners import ForeignRow
-from outlive.network.pool import check_network, gateway_of, host_prefix, read_cidr, with_mask
+from outlive.network.pool import check_network, gateway_of, host_prefix, parts_of_subnets, read_cidr, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
@@ -224,7 +224,8 @@ def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason |
 def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
     if network.spec.type == "routed":
-        return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
+        parts = parts_of_subnets(network.spec, network.status.host_subnets.get(host, ()))
+        return {cidr: gateway_of(cidr) for cidr in parts if cidr}
     return {one.cidr: str(parse_address(one.gateway)) if one.gateway else "" for one in network.spec.subnets}
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.base.clock import as_datetime
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, delete
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -404,3 +404,72 @@ def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -
         assert controlled.rows(ROUTER_PORTS) == ports
 
     control(story, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
+
+
+async def subnets(controlled: Controlled) -> dict[str, tuple[str, ...]]:
+    """Host → its parts of the network."""
+    return (await controlled.store.get(VirtualNetwork, "net")).status.host_subnets
+
+
+def test_a_family_that_is_added_renumbers_no_host() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(Hypervisor, "kvm-1")
+        before = await subnets(controlled)
+        assert before == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.2.0/24",)}
+        both = (Subnet(cidr="10.44.0.0/16"), Subnet(cidr="fd44::/48"))
+        await controlled.change(VirtualNetwork, "net", spec={"subnets": both})
+        assert await subnets(controlled) == {
+            "kvm-2": ("10.44.1.0/24", "fd44::/64"),
+            "kvm-3": ("10.44.2.0/24", "fd44:0:0:1::/64"),
+        }
+        await controlled.change(VirtualNetwork, "net", spec={"subnets": both[:1]})
+        assert await subnets(controlled) == before
+
+    hosts = (host("kvm-1"), host("kvm-2"), host("kvm-3"))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(on="kvm-2"), port(network="net"))
+
+
+def test_a_host_without_a_part_of_a_subnet_takes_nothing_from_the_others() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = await subnets(controlled)
+        await controlled.create(host("kvm-3"))
+        await controlled.settle()
+        assert await subnets(controlled) == before
+        assert await controlled.problem_of(VirtualNetwork, "net") == "network-invalid"
+        ports = controlled.rows(ROUTER_PORTS)
+        await controlled.stop()
+        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
+        await controlled.start()
+        assert controlled.rows(ROUTER_PORTS) == ports, "the network is mended all the same"
+        await controlled.delete(Hypervisor, "kvm-2")
+        assert await subnets(controlled) == {"kvm-1": ("10.44.0.0/24",), "kvm-3": ("10.44.1.0/24",)}
+        assert await controlled.problem_of(VirtualNetwork, "net") == ""
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+def test_a_host_that_is_removed_by_force_keeps_its_part_until_no_vm_has_a_port_there() -> None:
+    async def story(controlled: Controlled) -> None:
+        before, rows = await subnets(controlled), controlled.ovn.rows
+        await controlled.delete(Hypervisor, "kvm-1")
+        await controlled.create(host("kvm-3"))
+        await controlled.settle()
+        assert await subnets(controlled) == before, "the new host does not get it"
+        assert controlled.ovn.rows == rows
+        await assign(controlled, "kvm-2")
+        await controlled.clock.sleep(60.0)
+        assert await subnets(controlled) == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.0.0/24",)}
+        assert sorted(controlled.rows(SWITCHES)) == ["net_kvm-2", "net_kvm-3"]
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+def test_a_host_that_a_restored_store_lacks_keeps_its_part_while_vms_have_ports_there() -> None:
+    async def story(controlled: Controlled) -> None:
+        before, ports = await subnets(controlled), controlled.rows(ROUTER_PORTS)
+        await controlled.delete(Hypervisor, "kvm-1")
+        await controlled.change(VirtualNetwork, "net", status={"host_subnets": {}})
+        assert await subnets(controlled) == before
+        assert controlled.rows(ROUTER_PORTS) == ports
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
