@@ -266,6 +266,19 @@ def is_down(vm: VirtualMachine | None) -> bool:
     return not is_to_run and not vm.status.holders and vm.status.migration is None
 
 
+def portless_interfaces(vm: VirtualMachine | None, ports: Collection[VirtualMachinePort]) -> dict[str, str]:
+    """Of a VM that may run: the name of a port that the store lacks → the interface that the port would be of."""
+    if vm is None or is_down(vm):
+        return {}
+    numbers = {vm_and_index(port.name)[1] for port in ports}
+    present = {one.lower() for number, one in enumerate(vm.spec.ports) if number in numbers}
+    return {
+        f"{vm.name}.{number}": one
+        for number, one in enumerate(vm.spec.ports)
+        if is_interface_id(one) and one.lower() not in present
+    }
+
+
 def present_port(port: VirtualMachinePort, vm: VirtualMachine | None) -> VirtualMachinePort:
     """The port as it is: where its user has changed its network, it stays on the old one until its VM is down."""
     network = present_network(port)

@@ -473,3 +473,53 @@ def test_a_host_that_a_restored_store_lacks_keeps_its_part_while_vms_have_ports_
         assert controlled.rows(ROUTER_PORTS) == ports
 
     control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+TWO = (interface(), interface(2))
+"""Interfaces of a VM with two ports."""
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+def test_a_vm_that_runs_keeps_rows_of_a_port_that_a_restored_store_lacks_until_it_is_stopped(ports: int) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        assert len(before[PORTS]) == ports
+        await pause_in(controlled, "i-2")
+        await controlled.delete(VirtualMachinePort, f"web.{ports - 1}")
+        await resume(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+        assert ("VirtualMachine", "web", "PortMissing") in await events(controlled)
+        await controlled.change(VirtualMachine, "web", spec={"power_state": "stopped"})
+        assert set(controlled.rows()) == {interface()} - ({interface()} if ports == 1 else set())
+
+    more = [port("web.1", mac=OTHER)] if ports == 2 else []
+    control(story, host("kvm-1"), cluster(), network(), vm(ports=TWO[:ports]), port(), *more)
+
+
+def test_rows_of_a_port_that_was_deleted_while_no_controller_ran_stay_until_it_is_made_and_deleted_again() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        await controlled.stop()
+        await controlled.delete(VirtualMachinePort, "web.1")
+        await controlled.start()
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+        assert await told_of_ports(controlled) == 1, "it is told once"
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await assign(controlled, "kvm-2", migration=None)
+        assert controlled.rows()[interface()]["options"]["requested-chassis"] == "kvm-2"
+        assert controlled.rows()[interface(2)] == before[PORTS][-1]
+        await controlled.create(port("web.1", mac=OTHER))
+        await controlled.settle()
+        assert controlled.rows()[interface(2)]["options"]["requested-chassis"] == "kvm-2"
+        await controlled.delete(VirtualMachinePort, "web.1")
+        assert set(controlled.rows()) == {interface()}
+
+    hosts = (host("kvm-1"), host("kvm-2"), cluster())
+    control(story, *hosts, network(), vm(ports=TWO), port(), port("web.1", mac=OTHER))
+
+
+async def told_of_ports(controlled: Controlled) -> int:
+    """How often it was told that a VM has rows without a port."""
+    return sum([one.count async for one in list_all(controlled.store, Event) if one.reason == "PortMissing"])
