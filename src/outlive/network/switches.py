@@ -118,7 +118,7 @@ class NetworkSwitches:
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
             nonlocal shared
-            known = {host: in_ovn[host] for host in with_vms if informers.hosts.get(host) is None}
+            known = {host: in_ovn[host] for host in with_vms & in_ovn.keys() if informers.hosts.get(host) is None}
             known |= {host: parts for host, parts in now.host_subnets.items() if host not in gone - with_vms}
             shared = share_subnets(spec, known, hosts, in_ovn, used)
             return now if shared.parts == now.host_subnets else _replace(now, host_subnets=shared.parts)
@@ -142,7 +142,7 @@ class NetworkSwitches:
                 with suppress(Invalid):  # somebody else has changed it
                     found = tuple(str(parse_subnet(one)) for one in row.get("networks", ()))
                     parts[switch.removeprefix(first)] = found
-        return parts, {host for host in parts if own_switch(name, ROUTED, host) in occupied}
+        return parts, {switch.removeprefix(first) for switch in occupied if switch.startswith(first)}
 
     async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> tuple[Reason | None, bool]:
         """Commit what differs, in parts; why not all of it could be, and whether a switch waits for its VMs to go."""

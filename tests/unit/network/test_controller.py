@@ -451,11 +451,13 @@ def test_a_host_without_a_part_of_a_subnet_takes_nothing_from_the_others() -> No
 def test_a_host_that_is_removed_by_force_keeps_its_part_until_no_vm_has_a_port_there() -> None:
     async def story(controlled: Controlled) -> None:
         before, rows = await subnets(controlled), controlled.ovn.rows
+        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
         await controlled.delete(Hypervisor, "kvm-1")
         await controlled.create(host("kvm-3"))
         await controlled.settle()
         assert await subnets(controlled) == before, "the new host does not get it"
-        assert controlled.ovn.rows == rows
+        assert controlled.rows(ROUTER_PORTS).keys() == {row["name"] for row in rows[ROUTER_PORTS]}
+        assert controlled.rows(PORTS) == {row["name"]: row for row in rows[PORTS]}
         await assign(controlled, "kvm-2")
         await controlled.clock.sleep(60.0)
         assert await subnets(controlled) == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.0.0/24",)}
