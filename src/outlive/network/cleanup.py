@@ -32,6 +32,9 @@ _log = get_logger("network.cleanup")
 
 def find_orphans(rows: Rows, vms: Collection[str], networks: Collection[str]) -> tuple[set[str], set[str], int]:
     """Names of VMs and of networks that have rows of ours and are not among these; and how many VMs have rows. Pure."""
+    inhabited = {
+        external_ids(row).get(NETWORK_KEY) for row in rows.get(PORTS, ()) if VM_KEY in external_ids(row)
+    }  # its switches stay as long as VMs have ports there
     owners = {vm.name for table in (PORTS, ROUTES, DHCP) for row in rows.get(table, ()) if (vm := _own_vm(row))}
     parts = {
         external_ids(row)[NETWORK_KEY]
@@ -41,7 +44,7 @@ def find_orphans(rows: Rows, vms: Collection[str], networks: Collection[str]) ->
         and external_ids(row).get(NETWORK_KEY)
         and not external_ids(row).get(VM_KEY)
     }
-    return owners - set(vms), parts - set(networks), len(owners)
+    return owners - set(vms), parts - set(networks) - inhabited, len(owners)
 
 
 def _own_vm(row: Columns) -> VmKey | None:
@@ -52,7 +55,8 @@ def _own_vm(row: Columns) -> VmKey | None:
 
 class RowCleanup:
     """See the module. ``known``: names of VMs with ports, and of networks; ``look``: has the controller look again;
-    ``runs_unknown``: true of a VM that a host runs and the store does not know."""
+    ``runs``: true of a VM of the store that may run, of whose rows the controller decides alone; ``runs_unknown``: true
+    of one that a host runs and the store does not know."""
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class RowCleanup:
         known: Callable[[], tuple[Collection[str], Collection[str]]],
         look: Callable[[str, str], None],
         pause: PauseReader,
+        runs: Callable[[str], bool],
         runs_unknown: Callable[[str], Awaitable[bool]],
         orphans: Gauge,
     ) -> None:
@@ -72,6 +77,7 @@ class RowCleanup:
         self._known = known
         self._look = look
         self._pause = pause
+        self._runs = runs
         self._runs_unknown = runs_unknown
         self._gauge = orphans
         self._seen: set[tuple[str, str]] = set()
@@ -93,6 +99,10 @@ class RowCleanup:
             return
         vms, networks = self._known()
         gone_vms, gone_networks, have_rows = find_orphans(await self._nb.rows(), vms, networks)
+        running = {name for name in gone_vms if self._runs(name)}
+        for name in sorted(running):
+            self._look("vm", name)
+        gone_vms -= running
         found = {("vm", name) for name in gone_vms} | {("network", name) for name in gone_networks}
         self._gauge.set(len(found))
         if len(gone_vms) > max(BRAKE_LEAST, BRAKE_SHARE * have_rows):

@@ -22,6 +22,7 @@ from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
 from outlive.network.cleanup import RowCleanup
+from outlive.network.deletions import PortDeletions
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
 from outlive.network.keys import NETWORK_PREFIX, VM_PREFIX, NetworkKeys
@@ -29,7 +30,6 @@ from outlive.network.names import OWN_NAMESPACE, ROUTED
 from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
-from outlive.network.owners import ForeignRow
 from outlive.network.pause import ClusterPause, read_pause, runs_unknown
 from outlive.network.port_reports import preparation_problem, refused_status, settled_status
 from outlive.network.ports import (
@@ -50,6 +50,7 @@ from outlive.network.views import (
     obstacle_of,
     own_port,
     place_of,
+    portless_interfaces,
     present_port,
     row_names,
     wants_address,
@@ -150,6 +151,7 @@ class NetworkController:
         self._ports_of_vm: dict[str, tuple[str, ...]] = {}
         """… and what of it is there, by VM."""
         self.keys = NetworkKeys(informers, self._events, clock)
+        self._deletions = PortDeletions(informers)
         self._runs: tuple[ControllerRun, ...] = ()
         self._decide_s = metrics.histogram("network_decide_seconds", "From an event to its transaction", ("queue",))
         self._commit_s = metrics.histogram("network_commit_seconds", "Duration of a transaction", ())
@@ -161,6 +163,7 @@ class NetworkController:
             known=self.keys.list_names,
             look=self._look_again,
             pause=partial(read_pause, store),
+            runs=lambda vm: not is_down(informers.vms.get(vm)),
             runs_unknown=partial(runs_unknown, store),
             orphans=metrics.gauge("network_orphans", "VMs and networks that are gone and have rows in OVN", ()),
         )
@@ -266,7 +269,9 @@ class NetworkController:
         notices: dict[str, Reason] = {}
         kept: set[str] = set()
         """Logical ports of what is refused now: a VM that runs never has less than before."""
-        for port in self.informers.ports.by_index(BY_VM, name):
+        ports = self.informers.ports.by_index(BY_VM, name)
+        portless = portless_interfaces(vm, ports)
+        for port in ports:
             network = self.informers.networks.get(present_network(port))
             if frozen and (network is None or wants_address(port, network) is not None):
                 continue  # whether an address is free is not known
@@ -284,13 +289,14 @@ class NetworkController:
         if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
             for one in routed:  # else the proxy of the target's switch may answer for the guest there
                 await self.switches.reconcile(one)
-        receipt, foreign = await self._commit(
+        receipt, result = await self._commit(
             OwnVmInput(
                 vm=name,
                 host=place.host or None,
                 target=place.target or None if not unreached else None,
                 ports=tuple(planned.values()),
                 kept=tuple(sorted(kept)),
+                portless=tuple(one for port, one in portless.items() if not self._deletions.has_seen(port, pause)),
                 paused=pause.paused or is_unknown,
                 arrived=arrived,
             ),
@@ -305,8 +311,12 @@ class NetworkController:
             self.keys.frozen[name] = None
             return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
         self._note_move(name, place, pause)
-        for port_name in [one for one, own in planned.items() if own.interface in foreign]:
-            problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
+        before = self.keys.portless.pop(name, ())
+        if result.portless:
+            self.keys.portless[name] = result.portless
+        self._events.report_portless(name, [one for one in result.portless if one not in before])
+        for port_name in [one for one, own in planned.items() if own.interface in result.foreign]:
+            problems[port_name] = foreign_reason(result.foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
         now_at = as_datetime(self._clock.now())
         for port_name in (*planned, *problems):
@@ -378,8 +388,8 @@ class NetworkController:
 
     # Rows
 
-    async def _commit(self, wanted: OwnVmInput, move: str, queue: str) -> tuple[Receipt, dict[str, ForeignRow]]:
-        """Plan the VM's rows and commit what differs; and of interfaces the rows of others that are in their place."""
+    async def _commit(self, wanted: OwnVmInput, move: str, queue: str) -> tuple[Receipt, OwnVmResult]:
+        """Plan the VM's rows and commit what differs; and the plan."""
         name, hosts = wanted.vm, [one for one in (wanted.host, wanted.target) if one]
         await self._read_chassis(hosts)
         wanted = _replace(wanted, chassis={one: self._chassis_of(one) for one in hosts})
@@ -421,7 +431,7 @@ class NetworkController:
             )
             _log.info("network.programmed", vm=name, host=given.host, target=given.target, operations=len(receipt.ops))
         known.is_overwritten = False
-        return receipt, used[0][1].foreign
+        return receipt, used[0][1]
 
     def _note_ports(self, vm: str, ports: tuple[str, ...]) -> None:
         """Know by a logical port which VM it is of, for as long as the VM has it."""

@@ -10,7 +10,7 @@ from outlive.network.informers import NetworkInformers
 from outlive.network.views import VmPlace
 from outlive.resources import ObjectRef, VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
 from outlive.resources.meta import Resource
-from outlive.resources.reasons import MigrationReason, NetworkReason, Reason, render
+from outlive.resources.reasons import MigrationReason, NetworkReason, Reason, reason, render
 from outlive.runtime.metrics import Metrics
 
 LATE_S: Final = 3.0
@@ -55,6 +55,12 @@ class NetworkEvents:
         """Tell that rows which somebody else changed were programmed again."""
         note = f"somebody else had changed its rows in OVN: {operations} operations have put them right"
         self._warn(_about_vm(vm), "ProgrammedAgain", note)
+
+    def report_portless(self, vm: str, interfaces: Iterable[str]) -> None:
+        """Tell that a VM that runs keeps rows of interfaces of which the store has no port."""
+        for interface in interfaces:
+            note = str(render(reason(NetworkReason.NO_PORT, vm=vm, interface=interface)))
+            self._warn(_about_vm(vm), "PortMissing", note)
 
     def report_port(self, name: str, problem: Reason | None) -> None:
         """Tell why a port is not programmed, where that was not so, or not for this reason; ``None``: it is."""

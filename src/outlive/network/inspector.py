@@ -49,6 +49,7 @@ from outlive.network.views import (
     obstacle_of,
     own_port,
     place_of,
+    portless_interfaces,
     present_port,
     row_names,
     wants_address,
@@ -251,11 +252,18 @@ class NetworkInspector:
             target=place.target or None,
             ports=tuple(good.values()),
             kept=tuple(sorted(self._kept_names(name, place, planned))),
+            portless=tuple(
+                portless_interfaces(self._informers.vms.get(name), self._informers.ports.by_index(BY_VM, name)).values()
+            ),
             chassis={one: self._chassis_of(one, chassis) for one in hosts},
         )
         rows = await self._nb.rows(own_vm_scope(given))
         result = plan_own_vm(with_rows(given, rows, self._nb.features()))
         found += compare_rows(f"VirtualMachine/{name}", result.ops, rows)
+        found += [
+            finding(f"VirtualMachine/{name}", reason(NetworkReason.NO_PORT, vm=name, interface=one))
+            for one in result.portless
+        ]
         for port, own in good.items():
             about = f"VirtualMachinePort/{port}"
             if own.interface in result.foreign:

@@ -28,6 +28,8 @@ class NetworkKeys:
         """Of VMs with ports: where they were when they were looked at last."""
         self.frozen: dict[str, None] = {}
         """VMs whose rows were left as they are because the cluster was paused."""
+        self.portless: dict[str, tuple[str, ...]] = {}
+        """VMs that keep rows of interfaces without a port, and which."""
 
     def find_moving(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
         """A VM whose migration began, went on or ended; only those that have ports."""
@@ -44,7 +46,8 @@ class NetworkKeys:
         has_its_place = place_of(old) == place_of(new) and is_down(old) == is_down(new)
         if not (place_of(old).move or place_of(new).move or (has_its_ports and has_its_place)):
             found.add(changed_name(old, new))
-        concerned = sorted(name for name in found if self._informers.ports.by_index(BY_VM, name))
+        has_rows = (name for name in found if name in self.portless or self._informers.ports.by_index(BY_VM, name))
+        concerned = sorted(has_rows)
         for name in concerned:
             self.seen_s.setdefault(name, self._clock.monotonic())
         return [VM_PREFIX + name for name in concerned]

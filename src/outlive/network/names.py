@@ -76,6 +76,11 @@ def router_port(switch: str) -> str:
     return f"rtos-{switch}"
 
 
+def switch_of_router_port(port: str) -> str:
+    """The switch that such a port leads to."""
+    return port.removeprefix(router_port(""))
+
+
 def switch_port_to_router(switch: str) -> str:
     """The port of a hypervisor's switch that leads to the cluster router."""
     return f"stor-{switch}"

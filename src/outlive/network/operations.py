@@ -167,7 +167,7 @@ def patched(row: Columns, patch: Columns) -> Columns:
 def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
     """The tables after these operations, all of them; what is given stays as it is.
 
-    Ports no longer refer to DHCP rows that are gone, as OVSDB has it.
+    Ports no longer refer to DHCP rows that are gone, and go with their switch, as OVSDB has it.
     """
     after: Rows = {table: list(found) for table, found in rows.items()}
     for op in ops:
@@ -180,6 +180,9 @@ def apply(rows: Rows, ops: Iterable[Op]) -> Rows:
             if op.table == DHCP and found:
                 gone = {row.get("external_ids", {}).get(ID_KEY) for row in found}
                 after[PORTS] = [_without(port, gone) for port in after.get(PORTS, [])]
+            elif op.table == SWITCHES and found:
+                switches = {row.get("name") for row in found} - {row.get("name") for row in kept}
+                after[PORTS] = [port for port in after.get(PORTS, []) if port.get("switch") not in switches]
         elif found:
             after[op.table] = [patched(row, op.patch) if row is found[0] else row for row in kept]
         else:

@@ -103,6 +103,9 @@ class OwnVmInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a VM that is gone: none."""
     kept: tuple[str, ...] = ()
     """Logical ports, and interfaces, that are refused now: they stay as they are, with their DHCP rows and routes."""
+    portless: tuple[str, ...] = ()
+    """Interfaces of a VM that may run, of which the store has no port and nobody was seen deleting one: their rows
+    stay as they are, wherever they are."""
     paused: bool = False
     """The cluster is paused, or a host runs the VM and the store does not know it: rows that exist stay as they are,
     and only interfaces that have none get some …"""
@@ -124,6 +127,8 @@ class OwnVmResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """For one transaction; only those that change something."""
     rows: Rows
     """The tables after them, all of them."""
+    portless: tuple[str, ...] = ()
+    """Those of the interfaces without a port that have rows, which stay."""
     foreign: dict[str, ForeignRow] = {}
     """Interface → the row of somebody else in place of one of its own: both stay as they are."""
     why: tuple[str, ...]
@@ -137,7 +142,13 @@ def plan_own_vm(given: OwnVmInput) -> OwnVmResult:
         plan.add(port)
     if given.arrived or not given.paused:
         plan.delete_others()
-    return OwnVmResult(ops=tuple(plan.draft.ops), rows=plan.draft.rows, foreign=plan.foreign, why=tuple(plan.why))
+    return OwnVmResult(
+        ops=tuple(plan.draft.ops),
+        rows=plan.draft.rows,
+        portless=tuple(plan.portless),
+        foreign=plan.foreign,
+        why=tuple(plan.why),
+    )
 
 
 def isolated_hosts(row: Columns) -> dict[str, int]:
@@ -181,6 +192,7 @@ class _Plan:
         self.vm = VmKey(OWN_NAMESPACE, given.vm)
         self.draft = RowsDraft(given.rows)
         self.why: list[str] = []
+        self.portless: list[str] = []
         self.foreign: dict[str, ForeignRow] = {}
         places = (given.host, given.target if given.target != given.host else None)
         self.places = [place for place in places if place]
@@ -326,18 +338,23 @@ class _Plan:
         self.why.append(f"{self.given.vm} is away from home on {place}: routes lead to its switch")
 
     def delete_others(self) -> None:
-        """Delete rows of the VM that it is not to have; those of interfaces that are refused stay.
+        """Delete rows of the VM that it is not to have; those of interfaces that are refused, or lack a port, stay.
 
         A port that a host is isolated from stays until that ends, and is reached by nobody. Conditions name keys of
         ``external_ids`` so that a mark which is set meanwhile has the transaction planned again.
         """
         own = [row for row in self.draft.table(PORTS) if row.get("name") and belongs_to(row, self.vm)]
-        refused, planned = (*self.given.kept, *self.foreign), {one.interface for one in self.given.ports}
+        portless = {one.lower() for one in self.given.portless}
+        interfaces = {row["name"]: external_ids(row).get(INTERFACE_KEY, "") for row in own}
+        without_port = {name: one for name, one in interfaces.items() if one.lower() in portless}
+        self.portless = sorted(set(without_port.values()))
+        self.why += [f"port {one} stays as it is: the store has no port of it" for one in self.portless]
+        stay, planned = {*self.given.kept, *self.foreign, *without_port}, {one.interface for one in self.given.ports}
         kept = [
             row
             for row in own
-            for interface in (external_ids(row).get(INTERFACE_KEY),)
-            if row["name"] in refused or interface in refused or (self.given.paused and interface not in planned)
+            for interface in (interfaces[row["name"]],)
+            if row["name"] in stay or interface in stay or (self.given.paused and interface not in planned)
         ]
         ours = {OWNER_KEY: OWN_CONTROLLER, **vm_keys(self.vm)}
         names = {*self._ports, *(row["name"] for row in kept)}

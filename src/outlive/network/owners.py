@@ -21,7 +21,7 @@ from outlive.network.names import (
     VM_KEY,
     ZONE_KEY,
 )
-from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Columns, Op, delete
+from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Columns, Op, Rows, delete
 
 _KEYS: Final = (ZONE_KEY, OWNER_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY)
 """All that decides whose a row is."""
@@ -87,6 +87,11 @@ def is_part_of(row: Columns, network: str) -> bool:
     """True for a part of that network of our own hosts itself; a port of a VM is none."""
     ids = external_ids(row)
     return ids.get(OWNER_KEY) == OWN_CONTROLLER and ids.get(NETWORK_KEY) == network and VM_KEY not in ids
+
+
+def occupied_switches(rows: Rows) -> set[str]:
+    """Names of the switches that have ports of VMs: OVN deletes ports with their switch."""
+    return {row["switch"] for row in rows.get(PORTS, ()) if row.get("switch") and VM_KEY in external_ids(row)}
 
 
 def belongs_to(row: Columns, vm: VmKey) -> bool:

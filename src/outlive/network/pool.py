@@ -3,10 +3,10 @@ network or a port as its user wrote it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, Invalid, LimitExceeded
 from outlive.network.addressing import (
@@ -137,34 +137,79 @@ def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
     return found
 
 
-def subnets_of_host(spec: VirtualNetworkSpec, taken: Iterable[str]) -> tuple[str, ...]:
-    """Free subnets of a routed network for one more host, one of each of its subnets; ``LimitExceeded``: none left."""
-    used = [read_cidr(one) for one in taken]
-    found = []
-    for subnet in spec.subnets:
-        network = read_subnet(subnet)
-        parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
-        barred = [read_cidr(one) for one in subnet.excluded]
-        for _, part in zip(range(TRIES), parts, strict=False):
-            covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)
-            if not covered and not any(overlaps(part, one) for one in used):
-                found.append(str(part))
-                break
-        else:
-            raise LimitExceeded(f"{network} has no part left for another host", remedy="add a subnet to the network")
-    return tuple(found)
+def parts_of_subnets(spec: VirtualNetworkSpec, parts: Iterable[str]) -> list[str]:
+    """Of each subnet of a routed network, in order, the first of these parts that lies in it; empty: none does."""
+    found = [(one, read_cidr(one)) for one in parts]
+    wholes = map(read_subnet, spec.subnets)
+    return [next((one for one, part in found if overlaps(part, whole)), "") for whole in wholes]
 
 
-def are_parts(parts: Iterable[str], spec: VirtualNetworkSpec, taken: Iterable[str]) -> bool:
-    """Whether these are one part of each subnet of a routed network, in their order, and nobody else has them."""
-    own, used = [read_cidr(one) for one in parts], [read_cidr(one) for one in taken]
-    if len(own) != len(spec.subnets) or any(overlaps(one, other) for one in own for other in used):
+def free_part(subnet: Subnet, taken: Iterable[str]) -> str:
+    """A free part of a routed network's subnet for one more host; ``LimitExceeded``: none left."""
+    network, used = read_subnet(subnet), [read_cidr(one) for one in taken]
+    parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
+    barred = [read_cidr(one) for one in subnet.excluded]
+    for _, part in zip(range(TRIES), parts, strict=False):
+        covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)
+        if not covered and not any(overlaps(part, one) for one in used):
+            return str(part)
+    raise LimitExceeded(f"{network} has no part left for another host", remedy="add a subnet to the network")
+
+
+def is_part(part: str, subnet: Subnet, taken: Iterable[str]) -> bool:
+    """Whether this is the part of a host of a routed network's subnet, and nobody else has it."""
+    own, whole = read_cidr(part), read_subnet(subnet)
+    if not overlaps(own, whole) or own.prefixlen != host_prefix(subnet, whole):
         return False
-    wholes = [(read_subnet(subnet), subnet) for subnet in spec.subnets]
-    return all(
-        overlaps(part, whole) and part.prefixlen == host_prefix(subnet, whole)
-        for part, (whole, subnet) in zip(own, wholes, strict=True)
-    )
+    return not any(overlaps(own, read_cidr(one)) for one in taken)
+
+
+class SharedSubnets(NamedTuple):
+    """The parts that the hosts of a routed network have."""
+
+    parts: dict[str, tuple[str, ...]]
+    """By host, in the order of the network's subnets."""
+    lacking: dict[str, str]
+    """Host → why it does not have a part of each subnet."""
+
+
+def share_subnets(
+    spec: VirtualNetworkSpec,
+    known: Mapping[str, tuple[str, ...]],
+    hosts: Collection[str],
+    in_ovn: Mapping[str, tuple[str, ...]],
+    used: Collection[str],
+) -> SharedSubnets:
+    """Give each of these ``hosts`` its part of each subnet; what a host has stays its own.
+
+    What it lacks is what its switch in OVN has, as in a store that was restored, else the first free part. A part of a
+    subnet that the network no longer has stays for as long as one of the addresses ``used`` lies in it.
+    """
+    taken = [one for parts in known.values() for one in parts]
+    wanted = {host: parts_of_subnets(spec, known.get(host, ())) for host in sorted(hosts)}
+    gaps = [(host, number) for host, parts in wanted.items() for number, part in enumerate(parts) if not part]
+    for host, number in gaps:
+        part = parts_of_subnets(spec, in_ovn.get(host, ()))[number]
+        if part and is_part(part, spec.subnets[number], taken):
+            wanted[host][number] = part
+            taken.append(part)
+    lacking: dict[str, str] = {}
+    exhausted: dict[int, str] = {}
+    for host, number in gaps:
+        if not wanted[host][number] and number not in exhausted:
+            try:
+                wanted[host][number] = free_part(spec.subnets[number], taken)
+                taken.append(wanted[host][number])
+            except LimitExceeded as error:
+                exhausted[number] = error.message
+        if not wanted[host][number]:
+            lacking.setdefault(host, exhausted[number])
+    addresses, shared = [parse_any(one) for one in used], dict(known)
+    for host, parts in wanted.items():
+        others = (read_cidr(one) for one in known.get(host, ()) if one not in parts)
+        kept = (str(other) for other in others if any(address in other for address in addresses))
+        shared[host] = (*filter(None, parts), *kept)
+    return SharedSubnets({host: parts for host, parts in shared.items() if parts}, lacking)
 
 
 def gateway_of(cidr: str, subnet: Subnet | None = None) -> str:

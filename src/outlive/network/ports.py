@@ -42,7 +42,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     isolated: bool = False
     """Ports that some host is isolated from (``ISOLATED_KEY``)."""
     networks: tuple[str, ...] = ()
-    """Switches, routers and their ports that carry the key of one of these networks, and the cluster router."""
+    """Switches, routers and their ports that carry the key of one of these networks, whatever else is a port of these
+    switches, and the cluster router."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):

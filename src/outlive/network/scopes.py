@@ -73,7 +73,7 @@ def is_marked(row: Columns) -> bool:
 
 
 def is_in_scope(table: str, row: Columns, scope: Scope) -> bool:
-    """True if the scope has the row."""
+    """True if the scope has the row by what is in it."""
     if row_vm(table, row) in {str(vm) for vm in scope.vms}:
         return True
     hosts = {without_host_mask(one) for one in scope.addresses}
@@ -99,5 +99,11 @@ def scoped_rows(rows: Rows, scope: Scope) -> Rows:
     """The rows of a scope."""
     if scope == Scope():
         return {table: list(found) for table, found in rows.items()}
-    found = {table: [row for row in all if is_in_scope(table, row, scope)] for table, all in rows.items()}
+    switches = {row.get("name") for row in rows.get(SWITCHES, ()) if row_network(SWITCHES, row) in scope.networks}
+    found = {
+        table: [
+            row for row in all if is_in_scope(table, row, scope) or (table == PORTS and row.get("switch") in switches)
+        ]
+        for table, all in rows.items()
+    }
     return {table: some for table, some in found.items() if some}

@@ -14,11 +14,11 @@ from outlive.base.errors import Invalid, LimitExceeded
 from outlive.network.addressing import parse_any, parse_subnet
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, NetworkInformers, StatusWriter, condition_of
-from outlive.network.names import ROUTED, own_switch, router_port
+from outlive.network.names import ROUTED, own_switch, switch_of_router_port
 from outlive.network.operations import ROUTER_PORTS, Op, Rows
-from outlive.network.owners import is_part_of
+from outlive.network.owners import is_part_of, occupied_switches
 from outlive.network.pause import PauseReader
-from outlive.network.pool import are_parts, overlapping, subnets_of_host
+from outlive.network.pool import SharedSubnets, overlapping, parts_of_subnets, share_subnets
 from outlive.network.ports import NorthboundDb, OvnFeatures, Scope
 from outlive.network.topology import TopologyInput, TopologyResult, Travellers, plan_topology, topology_scope
 from outlive.network.views import cidrs_for, foreign_reason, is_programmed, network_problem, place_of
@@ -35,6 +35,8 @@ PARTS_LIMIT: Final = 200
 """Transactions of one network; the next try goes on where the last one has ended."""
 NEIGHBOURS_LIMIT: Final = 256
 """Addresses of one home subnet for which the proxy of an old OVN answers."""
+NAMED: Final = 20
+"""Hosts that are named where they lack a part of a subnet."""
 _replace = msgspec.structs.replace
 
 
@@ -80,19 +82,15 @@ class NetworkSwitches:
         if network is not None and not ports:  # nobody is on it: it may become what its spec says
             network = _replace(network, status=_replace(network.status, type=None))
         problem = network_problem(network, self.overlap_of(name)) if network is not None else None
-        is_made = problem is None
-        if network is not None and problem is None and network.spec.type == "routed":
-            try:
-                network = await self._give_subnets(network)
-            except LimitExceeded as error:
-                problem = reason(
-                    NetworkReason.NETWORK_INVALID, network=name, problem=error.message, remedy=error.remedy or ""
-                )
+        is_made, lacking, waits = problem is None, None, False
+        if network is not None and problem is None and network.spec.type == ROUTED:
+            network, lacking = await self._give_subnets(network)
         if problem is None:
-            problem = await self._commit_topology(name, network)
+            problem, waits = await self._commit_topology(name, network)
+        problem = problem or lacking
         self._events.report_network(name, network, problem)
         if network is None:
-            return None
+            return Requeue(WAIT_S) if waits else None
         now_at = as_datetime(self._clock.now())
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
@@ -106,51 +104,57 @@ class NetworkSwitches:
             )
 
         await self._writer.write_network(name, change)
-        return Requeue(WAIT_S) if problem is not None else None
+        waits = waits or any(self._informers.hosts.get(host) is None for host in network.status.host_subnets)
+        return Requeue(WAIT_S) if problem is not None or waits else None
 
-    async def _give_subnets(self, network: VirtualNetwork) -> VirtualNetwork:
-        """Give each host that the network reaches its part; parts of hosts that are gone are free again.
+    async def _give_subnets(self, network: VirtualNetwork) -> tuple[VirtualNetwork, Reason | None]:
+        """Give each host that the network reaches its parts; and why one lacks some.
 
-        A host that has none, as in a store that was restored, gets the one that OVN has for it.
+        Parts of a host that is gone are free again once no VM has a port on its switch.
         """
+        spec, name, informers = network.spec, network.name, self._informers
         hosts = [
             host.name
-            for host in self._informers.hosts.items()
+            for host in informers.hosts.items()
             if host.spec.management == "node" and network.reaches(host.metadata.labels)
         ]
-
-        lacking = [one for one in hosts if len(network.status.host_subnets.get(one, ())) != len(network.spec.subnets)]
-        in_ovn = await self._parts_in_ovn(network.name, lacking) if lacking else {}
+        known = network.status.host_subnets
+        gone = {host for host in known if informers.hosts.get(host) is None}
+        is_given = all(all(parts_of_subnets(spec, known.get(host, ()))) for host in hosts)
+        in_ovn, with_vms = await self._read_parts(name) if gone or not is_given else ({}, set[str]())
+        used = [one for port in informers.ports.by_index(BY_NETWORK, name) for one in port.status.addresses]
+        shared = SharedSubnets({}, {})
 
         def change(now: VirtualNetworkStatus) -> VirtualNetworkStatus:
-            known = {host: now.host_subnets[host] for host in now.host_subnets if self._informers.hosts.get(host)}
-            without = sorted(host for host in hosts if len(known.get(host, ())) != len(network.spec.subnets))
-            for host in without:
-                known.pop(host, None)
-            for host in without:
-                if host in in_ovn and are_parts(in_ovn[host], network.spec, _all_parts(known)):
-                    known[host] = in_ovn[host]
-            for host in without:
-                if host not in known:
-                    known[host] = subnets_of_host(network.spec, _all_parts(known))
-            return now if known == now.host_subnets else _replace(now, host_subnets=known)
+            nonlocal shared
+            known = {host: in_ovn[host] for host in with_vms & in_ovn.keys() if informers.hosts.get(host) is None}
+            known |= {host: parts for host, parts in now.host_subnets.items() if host not in gone - with_vms}
+            shared = share_subnets(spec, known, hosts, in_ovn, used)
+            return now if shared.parts == now.host_subnets else _replace(now, host_subnets=shared.parts)
 
-        after = await self._writer.write_network(network.name, change)
-        return after if after is not None else network
+        after = await self._writer.write_network(name, change)
+        problem = None
+        if shared.lacking:
+            why = f"{next(iter(shared.lacking.values()))}: {', '.join([*shared.lacking][:NAMED])}"
+            remedy = "add a subnet to the network"
+            problem = reason(NetworkReason.NETWORK_INVALID, network=name, problem=why, remedy=remedy)
+        return after if after is not None else network, problem
 
-    async def _parts_in_ovn(self, name: str, hosts: list[str]) -> dict[str, tuple[str, ...]]:
-        """Host → the parts of the network that its switch in OVN has."""
-        ports = {router_port(own_switch(name, ROUTED, host)): host for host in hosts}
-        rows = await self._nb.rows(Scope(names=tuple(ports)))
-        found = {}
+    async def _read_parts(self, name: str) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+        """Host → the parts of the network that its switch in OVN has; and hosts on whose switches VMs have ports."""
+        rows = await self._nb.rows(Scope(networks=(name,)))
+        occupied, first = occupied_switches(rows), own_switch(name, ROUTED)
+        parts = {}
         for row in rows.get(ROUTER_PORTS, ()):
-            if row.get("name") in ports and is_part_of(row, name):
+            switch = switch_of_router_port(row.get("name", ""))
+            if switch.startswith(first) and is_part_of(row, name):
                 with suppress(Invalid):  # somebody else has changed it
-                    found[ports[row["name"]]] = tuple(str(parse_subnet(one)) for one in row.get("networks", ()))
-        return found
+                    found = tuple(str(parse_subnet(one)) for one in row.get("networks", ()))
+                    parts[switch.removeprefix(first)] = found
+        return parts, {switch.removeprefix(first) for switch in occupied if switch.startswith(first)}
 
-    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> Reason | None:
-        """Commit what differs, in parts; why not all of it could be."""
+    async def _commit_topology(self, name: str, network: VirtualNetwork | None) -> tuple[Reason | None, bool]:
+        """Commit what differs, in parts; why not all of it could be, and whether a switch waits for its VMs to go."""
         used: list[TopologyResult] = []
 
         def plan(rows: Rows, features: OvnFeatures) -> tuple[Op, ...]:
@@ -163,7 +167,7 @@ class NetworkSwitches:
             if receipt.ops:
                 self._made(name)
             if len(used[0].ops) <= PART:
-                return next((foreign_reason(one) for one in used[0].foreign), None)
+                return next((foreign_reason(one) for one in used[0].foreign), None), bool(used[0].occupied)
         raise LimitExceeded(
             f"network {name} is not as planned after {PARTS_LIMIT} transactions", remedy="see who else writes its rows"
         )
@@ -223,7 +227,3 @@ class NetworkSwitches:
 
 def _home_of(cidr: str, homes: Mapping[str, str]) -> str:
     return homes.get(str(ip_interface(cidr).network), "")
-
-
-def _all_parts(known: Mapping[str, tuple[str, ...]]) -> list[str]:
-    return [one for parts in known.values() for one in parts]

@@ -25,6 +25,7 @@ from outlive.network.names import (
     ROUTED,
     own_switch,
     router_port,
+    switch_of_router_port,
     switch_port_to_router,
 )
 from outlive.network.operations import (
@@ -42,7 +43,7 @@ from outlive.network.operations import (
     upsert,
     without_empty,
 )
-from outlive.network.owners import ForeignRow, foreign_row, is_part_of
+from outlive.network.owners import ForeignRow, foreign_row, is_part_of, occupied_switches
 from outlive.network.pool import gateway_of
 from outlive.network.ports import Scope
 from outlive.runtime.decisions import Decision
@@ -82,6 +83,8 @@ class TopologyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Only what changes something. In this order, any first part of them may be committed by itself."""
     rows: Rows
     """The tables after them, all of them."""
+    occupied: tuple[str, ...] = ()
+    """Switches that the network is not to have, and keeps with their ports because some are of VMs."""
     foreign: tuple[ForeignRow, ...] = ()
     """Rows of others in place of ours; what hangs together with one of them is left as it is."""
 
@@ -89,15 +92,20 @@ class TopologyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def plan_topology(given: TopologyInput) -> TopologyResult:
     """The operations that make the network's switches, routers and their ports right; those of others stay.
 
-    What is gone goes first, so that no two ports of the router ever have one subnet.
+    What is gone goes first, so that no two ports of the router ever have one subnet. A switch with ports of VMs stays,
+    whoever has removed its host or network: they would go with it.
     """
     rows, units, ops = without_empty(given.rows), wanted_rows(given), list[Op]()
+    occupied, kept_switches = occupied_switches(rows), set[str]()
     names = {(table, row["name"]) for unit in units for table, row in unit}
     ours = {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: given.network}
     for table in (PORTS, ROUTER_PORTS, SWITCHES):
         kept, gone = list[Columns](), list[Columns]()
         for row in rows.get(table, []):
             is_gone = row.get("name") and is_part_of(row, given.network) and (table, row["name"]) not in names
+            if is_gone and (switch := _switch_of(table, row)) in occupied:
+                kept_switches.add(switch)
+                is_gone = False
             (gone if is_gone else kept).append(row)
         if gone:
             ops.append(delete(table, *({"name": row["name"], "external_ids": ours} for row in gone)))
@@ -125,7 +133,14 @@ def plan_topology(given: TopologyInput) -> TopologyResult:
     for table, by_name in tables.items():
         if by_name:
             rows[table] = [row for ones in by_name.values() for row in ones]
-    return TopologyResult(ops=tuple(ops), rows=rows, foreign=tuple(foreign))
+    return TopologyResult(ops=tuple(ops), rows=rows, occupied=tuple(sorted(kept_switches)), foreign=tuple(foreign))
+
+
+def _switch_of(table: str, row: Columns) -> str:
+    """The switch that this part of a network is, is on, or leads to."""
+    if table == ROUTER_PORTS:
+        return switch_of_router_port(row["name"])
+    return str(row["name"] if table == SWITCHES else row.get("switch", ""))
 
 
 def topology_scope(given: TopologyInput) -> Scope:

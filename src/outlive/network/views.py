@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.owners import ForeignRow
-from outlive.network.pool import check_network, gateway_of, host_prefix, read_cidr, with_mask
+from outlive.network.pool import check_network, gateway_of, host_prefix, parts_of_subnets, read_cidr, with_mask
 from outlive.network.ports import Chassis, chassis_name
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
@@ -226,7 +226,8 @@ def wants_address(port: VirtualMachinePort, network: VirtualNetwork) -> Reason |
 def cidrs_for(network: VirtualNetwork, host: str) -> dict[str, str]:
     """Subnet → gateway: where a port that is born on this host gets its addresses from."""
     if network.spec.type == "routed":
-        return {cidr: gateway_of(cidr) for cidr in network.status.host_subnets.get(host, ())}
+        parts = parts_of_subnets(network.spec, network.status.host_subnets.get(host, ()))
+        return {cidr: gateway_of(cidr) for cidr in parts if cidr}
     return {one.cidr: str(parse_address(one.gateway)) if one.gateway else "" for one in network.spec.subnets}
 
 
@@ -265,6 +266,19 @@ def is_down(vm: VirtualMachine | None) -> bool:
         return True
     is_to_run = bool(vm.host) and vm.spec.power_state != "stopped"
     return not is_to_run and not vm.status.holders and vm.status.migration is None
+
+
+def portless_interfaces(vm: VirtualMachine | None, ports: Collection[VirtualMachinePort]) -> dict[str, str]:
+    """Of a VM that may run: the name of a port that the store lacks → the interface that the port would be of."""
+    if vm is None or is_down(vm):
+        return {}
+    numbers = {vm_and_index(port.name)[1] for port in ports}
+    present = {one.lower() for number, one in enumerate(vm.spec.ports) if number in numbers}
+    return {
+        f"{vm.name}.{number}": one
+        for number, one in enumerate(vm.spec.ports)
+        if is_interface_id(one) and one.lower() not in present
+    }
 
 
 def present_port(port: VirtualMachinePort, vm: VirtualMachine | None) -> VirtualMachinePort:

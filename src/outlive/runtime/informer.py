@@ -115,6 +115,11 @@ class Informer(Generic[R]):
         """Seconds since the cache is in doubt (lost stream, running listing); 0 while it follows."""
         return 0.0 if self._stalled_since is None else self._clock.monotonic() - self._stalled_since
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether an object that disappears now may only be missing in a listing: nobody saw its deletion."""
+        return self._stalled_since is not None or self._clock.monotonic() < self._doubt_ends_s
+
     def __len__(self) -> int:
         return len(self._objects)
 

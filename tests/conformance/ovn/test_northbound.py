@@ -13,7 +13,7 @@ from tests.conformance.ovn.worlds import OvnWorld, reading, worlds
 from outlive.base.errors import BadInput, Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.random import Random
 from outlive.network.copies import VmKey
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, VM_KEY
+from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, NETWORK_KEY, VM_KEY
 from outlive.network.operations import (
     DHCP,
     LIMIT,
@@ -318,6 +318,50 @@ async def test_a_row_that_somebody_marks_meanwhile_is_not_deleted_by_who_looks_f
         )
         kept = (await one.rows(Scope(ports=(name,)))).get(PORTS, [])
         assert bool(kept) == bool(marked.ops)
+
+
+@claim
+async def test_ports_go_with_their_switch_and_a_scope_of_its_network_has_them(world: OvnWorld) -> None:
+    northbound = await world.northbound()
+    green, blue = (
+        upsert(SWITCHES, {"name": name}, {"name": name, "external_ids": {NETWORK_KEY: name}})
+        for name in ("green", "blue")
+    )
+    ports = [
+        upsert(PORTS, {"name": f"port-{name}"}, {"name": f"port-{name}", "switch": name, "external_ids": IDS})
+        for name in ("green", "blue")
+    ]
+    await write(northbound, *BASE, green, blue, *ports)
+    rows = await northbound.rows(Scope(networks=("green",)))
+    assert {table: [one["name"] for one in found] for table, found in rows.items()} == {
+        ROUTERS: [CLUSTER_ROUTER],
+        SWITCHES: ["green"],
+        PORTS: ["port-green"],
+    }
+    await write(northbound, delete(SWITCHES, {"name": "green"}))
+    assert [one["name"] for one in (await northbound.rows())[PORTS]] == ["port-blue"]
+
+
+@claim
+async def test_a_switch_that_gets_a_port_meanwhile_is_not_deleted_by_who_looks_for_ports(world: OvnWorld) -> None:
+    one, other = await world.northbound(), await world.northbound()
+
+    def sweep(rows: Rows, _: OvnFeatures) -> Sequence[Op]:
+        return [] if rows.get(PORTS) else [delete(SWITCHES, {"name": "green"})]
+
+    for _ in range(20):
+        await write(one, upsert(SWITCHES, {"name": "green"}, {"name": "green", "external_ids": {NETWORK_KEY: "green"}}))
+        await other.rows()
+        port = upsert(PORTS, {"name": "cart"}, {"name": "cart", "switch": "green"})
+        _, made = await asyncio.gather(
+            one.transact(Scope(networks=("green",)), sweep, comment="sweep"),
+            write(other, port),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(world.settle_s)
+        left = [found["name"] for found in (await one.rows()).get(PORTS, [])]
+        assert left == ([] if isinstance(made, Refused) else ["cart"])
+        await write(one, delete(PORTS, {"name": "cart"}))
 
 
 @claim

@@ -29,6 +29,7 @@ def test_only_rows_of_our_own_are_orphans() -> None:
         SWITCHES: [switch("green"), switch("blue"), {"name": "neutron"}],
     }
     assert find_orphans(rows, {"here"}, {"green"}) == ({"gone"}, {"blue"}, 2)
+    assert find_orphans(rows, {"here"}, ()) == ({"gone"}, {"blue"}, 2), "VMs have ports on the other one"
 
 
 class Cleaned:
@@ -51,6 +52,7 @@ class Cleaned:
             known=lambda: (self.known, ["green"]),
             look=lambda kind, name: self.looked.append((kind, name)),
             pause=self.read_pause,
+            runs=lambda vm: vm == "running",
             runs_unknown=self.runs_unknown,
             orphans=self.gauge,
         )
@@ -95,6 +97,17 @@ def test_a_vm_that_a_host_runs_and_the_store_does_not_know_is_no_orphan() -> Non
         for _ in range(3):
             await cleaned.cleanup.look()
         assert cleaned.looked == []
+
+    run(story())
+
+
+def test_a_vm_that_runs_without_ports_is_no_orphan_and_is_looked_at_each_time() -> None:
+    async def story() -> None:
+        cleaned = Cleaned(LoopClock(), ["a", "running"], ["a"])
+        await cleaned.cleanup.look()
+        await cleaned.cleanup.look()
+        assert cleaned.looked == [("vm", "running")] * 2
+        assert b"orphans 0.0" in cleaned.metrics.render()
 
     run(story())
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.base.clock import as_datetime
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, delete
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -365,26 +365,30 @@ def test_a_port_whose_number_is_written_otherwise_names_no_interface(name: str) 
     control(story, host("kvm-1"), network(), vm(ports=(interface(), interface(2))), port())
 
 
-def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_has_ended() -> None:
+@pytest.mark.parametrize("kind", ["layer2", "localnet", "routed"])
+def test_a_vm_that_runs_and_that_a_restored_store_lacks_keeps_its_rows_until_it_has_ended(kind: str) -> None:
     async def story(controlled: Controlled) -> None:
-        before = controlled.rows()
+        before = controlled.ovn.rows
         await pause_in(controlled, "i-2")
         await controlled.delete(VirtualMachinePort, "web.0")
         await controlled.delete(VirtualMachine, "web")
+        await controlled.delete(VirtualNetwork, "net")
         about, at = ObjectRef(kind="VirtualMachine", name="web"), as_datetime(controlled.clock.now())
         metadata = ObjectMeta(name="unknown-vm.web")
         fault = Fault(metadata=metadata, code="unknown-vm", subject=about, message="", first_seen=at, last_seen=at)
         await controlled.create(fault)
         await resume(controlled)
         await controlled.clock.sleep(3000.0)
-        assert controlled.rows() == before
+        kept = {PORTS: before[PORTS][-1:], SWITCHES: before[SWITCHES][:1]} if kind == "routed" else before
+        for table, rows in kept.items():
+            assert [row for row in controlled.ovn.rows[table] if row in rows] == rows
         await controlled.store.replace(
             msgspec.structs.replace(await controlled.store.get(Fault, fault.name), ended=True)
         )
         await controlled.clock.sleep(3000.0)
-        assert controlled.rows() == {}
+        assert controlled.rows() == controlled.rows(SWITCHES) == {}
 
-    control(story, host("kvm-1"), cluster(), network(), vm(), port())
+    control(story, *three_hosts(kind, None))
 
 
 def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -> None:
@@ -400,3 +404,124 @@ def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -
         assert controlled.rows(ROUTER_PORTS) == ports
 
     control(story, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
+
+
+async def subnets(controlled: Controlled) -> dict[str, tuple[str, ...]]:
+    """Host → its parts of the network."""
+    return (await controlled.store.get(VirtualNetwork, "net")).status.host_subnets
+
+
+def test_a_family_that_is_added_renumbers_no_host() -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.delete(Hypervisor, "kvm-1")
+        before = await subnets(controlled)
+        assert before == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.2.0/24",)}
+        both = (Subnet(cidr="10.44.0.0/16"), Subnet(cidr="fd44::/48"))
+        await controlled.change(VirtualNetwork, "net", spec={"subnets": both})
+        assert await subnets(controlled) == {
+            "kvm-2": ("10.44.1.0/24", "fd44::/64"),
+            "kvm-3": ("10.44.2.0/24", "fd44:0:0:1::/64"),
+        }
+        await controlled.change(VirtualNetwork, "net", spec={"subnets": both[:1]})
+        assert await subnets(controlled) == before
+
+    hosts = (host("kvm-1"), host("kvm-2"), host("kvm-3"))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(on="kvm-2"), port(network="net"))
+
+
+def test_a_host_without_a_part_of_a_subnet_takes_nothing_from_the_others() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = await subnets(controlled)
+        await controlled.create(host("kvm-3"))
+        await controlled.settle()
+        assert await subnets(controlled) == before
+        assert await controlled.problem_of(VirtualNetwork, "net") == "network-invalid"
+        ports = controlled.rows(ROUTER_PORTS)
+        await controlled.stop()
+        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
+        await controlled.start()
+        assert controlled.rows(ROUTER_PORTS) == ports, "the network is mended all the same"
+        await controlled.delete(Hypervisor, "kvm-2")
+        assert await subnets(controlled) == {"kvm-1": ("10.44.0.0/24",), "kvm-3": ("10.44.1.0/24",)}
+        assert await controlled.problem_of(VirtualNetwork, "net") == ""
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+def test_a_host_that_is_removed_by_force_keeps_its_part_until_no_vm_has_a_port_there() -> None:
+    async def story(controlled: Controlled) -> None:
+        before, rows = await subnets(controlled), controlled.ovn.rows
+        controlled.ovn.commit([delete(ROUTER_PORTS, {"name": "rtos-net_kvm-1"})], "somebody")
+        await controlled.delete(Hypervisor, "kvm-1")
+        await controlled.create(host("kvm-3"))
+        await controlled.settle()
+        assert await subnets(controlled) == before, "the new host does not get it"
+        assert controlled.rows(ROUTER_PORTS).keys() == {row["name"] for row in rows[ROUTER_PORTS]}
+        assert controlled.rows(PORTS) == {row["name"]: row for row in rows[PORTS]}
+        await assign(controlled, "kvm-2")
+        await controlled.clock.sleep(60.0)
+        assert await subnets(controlled) == {"kvm-2": ("10.44.1.0/24",), "kvm-3": ("10.44.0.0/24",)}
+        assert sorted(controlled.rows(SWITCHES)) == ["net_kvm-2", "net_kvm-3"]
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+def test_a_host_that_a_restored_store_lacks_keeps_its_part_while_vms_have_ports_there() -> None:
+    async def story(controlled: Controlled) -> None:
+        before, ports = await subnets(controlled), controlled.rows(ROUTER_PORTS)
+        await controlled.delete(Hypervisor, "kvm-1")
+        await controlled.change(VirtualNetwork, "net", status={"host_subnets": {}})
+        assert await subnets(controlled) == before
+        assert controlled.rows(ROUTER_PORTS) == ports
+
+    control(story, host("kvm-1"), host("kvm-2"), network("net", "routed", "10.44.0.0/23"), vm(), port(network="net"))
+
+
+TWO = (interface(), interface(2))
+"""Interfaces of a VM with two ports."""
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+def test_a_vm_that_runs_keeps_rows_of_a_port_that_a_restored_store_lacks_until_it_is_stopped(ports: int) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        assert len(before[PORTS]) == ports
+        await pause_in(controlled, "i-2")
+        await controlled.delete(VirtualMachinePort, f"web.{ports - 1}")
+        await resume(controlled)
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+        assert ("VirtualMachine", "web", "PortMissing") in await events(controlled)
+        await controlled.change(VirtualMachine, "web", spec={"power_state": "stopped"})
+        assert set(controlled.rows()) == {interface()} - ({interface()} if ports == 1 else set())
+
+    more = [port("web.1", mac=OTHER)] if ports == 2 else []
+    control(story, host("kvm-1"), cluster(), network(), vm(ports=TWO[:ports]), port(), *more)
+
+
+def test_rows_of_a_port_that_was_deleted_while_no_controller_ran_stay_until_it_is_made_and_deleted_again() -> None:
+    async def story(controlled: Controlled) -> None:
+        before = controlled.ovn.rows
+        await controlled.stop()
+        await controlled.delete(VirtualMachinePort, "web.1")
+        await controlled.start()
+        await controlled.clock.sleep(3000.0)
+        assert controlled.ovn.rows == before
+        assert await told_of_ports(controlled) == 1, "it is told once"
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await assign(controlled, "kvm-2", migration=None)
+        assert controlled.rows()[interface()]["options"]["requested-chassis"] == "kvm-2"
+        assert controlled.rows()[interface(2)] == before[PORTS][-1]
+        await controlled.create(port("web.1", mac=OTHER))
+        await controlled.settle()
+        assert controlled.rows()[interface(2)]["options"]["requested-chassis"] == "kvm-2"
+        await controlled.delete(VirtualMachinePort, "web.1")
+        assert set(controlled.rows()) == {interface()}
+
+    hosts = (host("kvm-1"), host("kvm-2"), cluster())
+    control(story, *hosts, network(), vm(ports=TWO), port(), port("web.1", mac=OTHER))
+
+
+async def told_of_ports(controlled: Controlled) -> int:
+    """How often it was told that a VM has rows without a port."""
+    return sum([one.count async for one in list_all(controlled.store, Event) if one.reason == "PortMissing"])

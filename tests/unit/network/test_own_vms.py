@@ -184,6 +184,20 @@ def test_the_port_of_an_interface_that_is_gone_answers_nobody_while_it_bears_a_m
     assert [row for row in ports_of(back).values() if row.get("enabled") is not False], "a new port is programmed"
 
 
+@pytest.mark.parametrize("network", [GREEN, WIRE, BLUE], ids=lambda one: one.type)
+@pytest.mark.parametrize("host", ["kvm-1", "kvm-2", None])
+def test_rows_of_an_interface_without_a_port_stay_as_they_are_wherever_the_vm_is(
+    network: OwnNetwork, host: str | None
+) -> None:
+    rows = plan({}, port(network), host="kvm-2").rows
+    kept = plan(rows, host=host, portless=(ID.upper(),))
+    assert kept.ops == ()
+    assert kept.portless == (ID,)
+    assert plan({}, host=host, portless=(ID,)).portless == (), "there are none"
+    gone = plan(rows, host=host)
+    assert gone.rows[PORTS] == gone.rows[DHCP] == gone.rows[ROUTES] == []
+
+
 def test_whoever_deletes_a_port_has_read_whether_a_host_is_isolated_from_it() -> None:
     (op,) = [op for op in plan(plan({}, port()).rows).ops if op.table == PORTS]
     assert all(where["external_ids"][OWNER_KEY] == OWN_CONTROLLER for where in op.where)

@@ -14,7 +14,7 @@ from outlive.network.pool import (
     check_port,
     free_address,
     overlapping,
-    subnets_of_host,
+    share_subnets,
 )
 from outlive.network.views import with_masks
 from outlive.resources import ObjectMeta, VirtualMachinePort, VirtualNetwork, VirtualNetworkStatus
@@ -128,9 +128,54 @@ def test_all_of_a_subnet_is_looked_through_from_the_address_given_last(
 
 def test_each_host_of_a_routed_network_has_parts_of_its_own() -> None:
     spec = VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/22", excluded=("10.44.0.0/24",)),))
-    assert subnets_of_host(spec, ("10.44.1.0/24",)) == ("10.44.2.0/24",)
-    with pytest.raises(LimitExceeded):
-        subnets_of_host(spec, ("10.44.1.0/24", "10.44.2.0/24", "10.44.3.0/24"))
+    taken = ("10.44.1.0/24",)
+    assert share_subnets(spec, {"a": taken}, ["a", "b"], {}, ()).parts == {"a": taken, "b": ("10.44.2.0/24",)}
+
+
+TWO = VirtualNetworkSpec(type="routed", subnets=(Subnet(cidr="10.44.0.0/23"), Subnet(cidr="fd44::/48")))
+ONE = ("10.44.1.0/24",)
+BOTH = ("10.44.1.0/24", "fd44:0:0:7::/64")
+
+
+@pytest.mark.parametrize(
+    ("known", "in_ovn", "used", "parts", "lacking"),
+    [
+        ({"a": BOTH}, {}, (), {"a": BOTH}, ()),
+        ({"a": ONE}, {}, (), {"a": (*ONE, "fd44::/64")}, ()),
+        ({"a": BOTH[1:]}, {}, (), {"a": ("10.44.0.0/24", BOTH[1])}, ()),
+        ({}, {"a": BOTH}, (), {"a": BOTH}, ()),
+        ({"a": ONE}, {"a": BOTH}, (), {"a": BOTH}, ()),
+        ({"a": ONE}, {"a": ("10.44.0.0/24", "fd45::/64")}, (), {"a": (*ONE, "fd44::/64")}, ()),
+        ({"b": BOTH}, {"a": BOTH}, (), {"a": ("10.44.0.0/24", "fd44::/64"), "b": BOTH}, ()),
+        ({"b": ONE, "c": ("10.44.0.0/24",)}, {}, (), {"a": ("fd44::/64",), "b": ONE, "c": ("10.44.0.0/24",)}, ("a",)),
+        ({"a": ("10.9.1.0/24", *BOTH)}, {}, (), {"a": BOTH}, ()),
+        ({"a": ("10.9.1.0/24", *BOTH)}, {}, ("10.9.1.7/24",), {"a": (*BOTH, "10.9.1.0/24")}, ()),
+        ({"a": ("10.44.1.0/25", BOTH[1])}, {}, (), {"a": ("10.44.1.0/25", BOTH[1])}, ()),
+    ],
+    ids=[
+        "what it has",
+        "a family more",
+        "the other family more",
+        "what its switch has",
+        "the rest of what its switch has",
+        "not what lies elsewhere",
+        "not what another host has",
+        "what there is",
+        "no longer what is of no subnet",
+        "unless a port has an address there",
+        "of another size",
+    ],
+)
+def test_a_host_keeps_its_parts_and_gets_those_that_it_lacks(
+    known: dict[str, tuple[str, ...]],
+    in_ovn: dict[str, tuple[str, ...]],
+    used: tuple[str, ...],
+    parts: dict[str, tuple[str, ...]],
+    lacking: tuple[str, ...],
+) -> None:
+    shared = share_subnets(TWO, known, ["a"], in_ovn, used)
+    assert shared.parts == parts
+    assert tuple(shared.lacking) == lacking
 
 
 GREEN = replace(

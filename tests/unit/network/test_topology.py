@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWNER_KEY, own_switch
+from outlive.network.names import NETWORK_KEY, OWN_CONTROLLER, OWNER_KEY, VM_KEY, own_switch
 from outlive.network.operations import PORTS, ROUTER_PORTS, ROUTERS, SWITCHES, Rows, apply
 from outlive.network.topology import TopologyInput, TopologyResult, plan_topology
 
@@ -46,6 +46,29 @@ def test_a_row_of_somebody_else_stays_as_it_is_and_is_told(network: TopologyInpu
     assert row["name"] in told.row
     assert plan(network, result.rows).ops == ()
     assert result.rows[table][0] in plan(msgspec.structs.replace(network, type=None), result.rows).rows[table]
+
+
+@pytest.mark.parametrize(
+    ("network", "now", "switches"),
+    [
+        (GREEN, msgspec.structs.replace(GREEN, type=None), ["green_ovn_layer2_switch"]),
+        (WIRE, msgspec.structs.replace(WIRE, type=None), ["wire_ovn_localnet_switch"]),
+        (BLUE, msgspec.structs.replace(BLUE, type=None), ["blue_kvm-1"]),
+        (BLUE, msgspec.structs.replace(BLUE, host_subnets={}), ["blue_kvm-1"]),
+    ],
+)
+def test_a_switch_with_ports_of_vms_stays_with_all_that_makes_it_reachable(
+    network: TopologyInput, now: TopologyInput, switches: list[str]
+) -> None:
+    rows = plan(network, {}).rows
+    vm = {"name": "web", "switch": switches[0], "external_ids": {NETWORK_KEY: network.network, VM_KEY: "web"}}
+    result = plan(now, {**rows, PORTS: [*rows.get(PORTS, []), vm]})
+    stay = {one: row for one, row in by_name(rows).items() if switches[0] in str(row)}
+    assert {one: row for one, row in by_name(result.rows).items() if one[0] != ROUTERS} == {**stay, (PORTS, "web"): vm}
+    assert [row["name"] for row in result.rows[SWITCHES]] == list(result.occupied) == switches
+    without = plan(now, {**result.rows, PORTS: [row for row in result.rows[PORTS] if row["name"] != "web"]})
+    assert without.rows[SWITCHES] == without.rows[PORTS] == []
+    assert without.occupied == ()
 
 
 def test_other_hosts_of_the_network_are_served() -> None:

@@ -19,6 +19,7 @@ from outlive.resources import (
     Assigned,
     Hypervisor,
     Migration,
+    ObjectMeta,
 )
 from outlive.simulation.network import SimulatedNorthbound
 
@@ -133,6 +134,26 @@ def test_rows_of_a_vm_that_is_gone_are_surplus() -> None:
         await cloud.databases.northbound.transact(Scope(), lambda _rows, _features: [stray], comment="a test")
         assert ("row-surplus", "VirtualMachine/ghost") in await cloud.check()
         assert ("row-surplus", "VirtualMachine/ghost") in await cloud.check("ghost")
+
+    in_cloud("green", story)
+
+
+def test_rows_of_a_vm_that_runs_without_a_port_are_told_and_stay() -> None:
+    async def story(cloud: Cloud) -> None:
+        (row,) = [one for one in cloud.ovn.rows[PORTS] if one["name"] == INTERFACE]
+        vm = await cloud.vm()
+        interface = INTERFACE[:-1] + "9"
+        spec = msgspec.structs.replace(vm.spec, ports=(interface,))
+        bare = await cloud.store.create(msgspec.structs.replace(vm, metadata=ObjectMeta(name="bare"), spec=spec))
+        await cloud.store.replace_status(msgspec.structs.replace(bare, status=vm.status))
+        ids = {**row["external_ids"], "k8s.ovn.org/vm": "bare", "outlive.dev/interface": interface}
+        stray = upsert(PORTS, {"name": interface}, {**row, "name": interface, "addresses": [], "external_ids": ids})
+        other = SimulatedNorthbound(cloud.ovn, LoopClock(), Random(1))
+        await other.transact(Scope(), lambda _rows, _features: [stray], comment="a test")
+        await asyncio.sleep(1500)
+        assert cloud.row(interface) is not None
+        assert [one for one in await cloud.check() if "bare" in one[1]] == [("no-port", "VirtualMachine/bare")]
+        assert "PortMissing" in await cloud.events()
 
     in_cloud("green", story)
 

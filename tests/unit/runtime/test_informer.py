@@ -175,6 +175,23 @@ def test_after_a_reset_what_the_listing_does_not_name_goes_once_it_is_complete()
     run(main())
 
 
+def test_what_a_listing_lacks_is_in_doubt_and_what_the_stream_deletes_is_not():
+    async def main():
+        script = Script()
+        informer = _informer(script)
+        doubts: dict[str, bool] = {}
+        informer.subscribe(lambda old, new: doubts.update({old.name: informer.in_doubt}) if new is None else None)
+        async with _running(informer):
+            states = [_state(name, number, f"u{number}") for number, name in enumerate("abc")]
+            await script.say(*map(Upsert, states), Synced(), Delete(states[0].ref))
+            await script.say(Reset(), Upsert(states[2]), Synced())
+            await asyncio.sleep(30.0)
+            await script.say(Delete(states[2].ref))
+            assert doubts == {"a": False, "b": True, "c": False}
+
+    run(main())
+
+
 def test_a_lost_stream_is_opened_again_after_a_wait_that_grows_and_is_capped():
     async def main():
         script = Script()

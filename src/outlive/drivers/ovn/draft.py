@@ -1,9 +1,10 @@
 """Operations on northbound rows, made into one OVSDB transaction.
 
 A draft knows the replica's rows and what the operations before have made of them. The transaction begins with waits:
-the rows that were found have the columns that matter as they were read, and where none was found there still is
-none. So it is committed only if it would be planned in the same way again. Of maps single keys are changed, of
-references to children single ones, and of columns only those that become different.
+the rows that were found have the columns that matter as they were read, rows that go have the same children, since
+these go with them, and where none was found there still is none. So it is committed only if it would be planned in the
+same way again. Of maps single keys are changed, of references to children single ones, and of columns only those that
+become different.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from outlive.base.errors import BadInput, Refused
-from outlive.drivers.ovn.rows import GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
+from outlive.drivers.ovn.rows import CHILDREN, GLOBAL, PARENTS, REFERENCES, TABLES, NorthboundRows
 from outlive.drivers.ovn.values import EMPTY, encode, encode_keys
 from outlive.network.names import ID_KEY
 from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, Columns, Op, has, is_same, is_same_row, patched
@@ -138,6 +139,8 @@ class OvsdbDraft:
     def _note_read(self, op: Op, uuid: str) -> None:
         if not uuid.startswith("@"):
             columns = {name for one in (*op.where, op.patch) for name in one}
+            if op.op == "DeleteWhere":
+                columns.update(column for table, column in CHILDREN if table == op.table)
             self._read.setdefault((op.table, uuid), set()).update(columns)
 
     # --- writing

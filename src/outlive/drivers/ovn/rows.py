@@ -79,7 +79,8 @@ PARENTS: Final = {
     POLICIES: Parent(ROUTERS, "policies", "router", CLUSTER_ROUTER),
     ROUTER_PORTS: Parent(ROUTERS, "ports", "router", CLUSTER_ROUTER),
 }
-_CHILDREN: Final = {(parent.table, parent.column): table for table, parent in PARENTS.items()}
+CHILDREN: Final = {(parent.table, parent.column): table for table, parent in PARENTS.items()}
+"""Table and column → the table of the rows that hang there."""
 REFERENCES: Final = ("dhcpv4_options", "dhcpv6_options")
 """Columns of ports that name a DHCP row."""
 _Key = tuple[str, str]
@@ -207,6 +208,11 @@ class NorthboundRows:
         index, found = self._index[table], dict[str, None]()
         for key in _scope_keys(table, scope):
             found.update(dict.fromkeys(index.get(key, ())))
+        if table == PORTS:
+            for network in scope.networks:
+                for switch in self._index[SWITCHES].get(("network", network), ()):
+                    ports = self.replica.rows[SWITCHES][switch].get("ports", ())
+                    found.update(dict.fromkeys(one for one in sorted(ports) if one in self.replica.rows[PORTS]))
         if table == ROUTES:
             for cidr in (one for one in scope.addresses if "/" in one):
                 for text in self._within(cidr):
@@ -218,7 +224,7 @@ class NorthboundRows:
         return (text for text, bounds in self._prefixes.items() if is_within(bounds, outer))
 
     def _link_children(self, table: str, uuid: str, old: Row, new: Row) -> None:
-        for (above, column), child in _CHILDREN.items():
+        for (above, column), child in CHILDREN.items():
             if above == table and old.get(column) is not new.get(column):
                 parents = self.parents[child]
                 before, after = old.get(column, frozenset()), new.get(column, frozenset())

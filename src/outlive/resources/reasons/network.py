@@ -39,6 +39,7 @@ class NetworkReason(enum.StrEnum):
     ROW_MISSING = "row-missing"
     ROW_WRONG = "row-wrong"
     ROW_SURPLUS = "row-surplus"
+    NO_PORT = "no-port"
     MAC_CONFLICT = "mac-conflict"
     ROUTE_CONFLICT = "route-conflict"
     ADDRESS_CONFLICT = "address-conflict"
@@ -114,6 +115,10 @@ TABLE: Final[Table] = {
     NetworkReason.ROW_MISSING: Template("OVN lacks {row}", _CONTROLLER),
     NetworkReason.ROW_WRONG: Template("{row} is wrong in {columns}", _CONTROLLER),
     NetworkReason.ROW_SURPLUS: Template("OVN has {row}, which nothing asks for", _CONTROLLER),
+    NetworkReason.NO_PORT: Template(
+        "{vm} runs and has rows in OVN for interface {interface}, but no port: they stay until it is stopped",
+        "make the port again; or make and delete it, or stop {vm}, if it is not to have one",
+    ),
     NetworkReason.MAC_CONFLICT: Template(
         "{rows} both have MAC {subject} on {place}: one may drop what the other should get", "delete one of them"
     ),

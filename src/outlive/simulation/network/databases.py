@@ -9,7 +9,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.random import Random
 from outlive.network.changes import ChangeBatches, ChangeReader, row_names
-from outlive.network.operations import LIMIT, Op, Rows, apply, find, is_same_row, needed
+from outlive.network.operations import LIMIT, PORTS, SWITCHES, Op, Rows, apply, find, is_same_row, needed
 from outlive.network.ports import Applied, Binding, Chassis, OvnFeatures, Plan, Receipt, Scope
 from outlive.network.scopes import scoped_rows
 from outlive.network.versions import ovn_features
@@ -203,8 +203,10 @@ async def _delayed(reader: ChangeReader, clock: Clock, ovn: SimulatedOvn) -> Asy
 
 
 def _touched(rows: Rows, ops: list[Op]) -> list[object]:
-    """What the operations find."""
-    return [find(rows.get(op.table, []), op.where) for op in ops]
+    """What the operations find, and the ports of switches that go."""
+    found = [(op, find(rows.get(op.table, []), op.where)) for op in ops]
+    gone = {row["name"] for op, ones in found for row in ones if op.table == SWITCHES and op.op == "DeleteWhere"}
+    return [[ones for _, ones in found], [row for row in rows.get(PORTS, ()) if row.get("switch") in gone]]
 
 
 def _changed_names(before: Rows, after: Rows) -> frozenset[str]:
