@@ -21,6 +21,7 @@ import msgspec
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
+from outlive.network.changes import OWN_NETWORK
 from outlive.network.cleanup import RowCleanup
 from outlive.network.events import NetworkEvents
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers, StatusWriter
@@ -209,14 +210,17 @@ class NetworkController:
                     self._add(vm)
 
     async def _follow_rows(self) -> None:
-        """Look again at VMs whose rows somebody else changed."""
+        """Look again at VMs and networks whose rows somebody else changed; networks first, as VMs hang on them."""
         own = f"{OWN_NAMESPACE}/"
         async for names in self._nb.changes():
+            changed = sorted(one for one in names if one.startswith(OWN_NETWORK))
+            for network in [one.removeprefix(OWN_NETWORK) for one in changed] if names else self.keys.list_names()[1]:
+                if self.informers.networks.get(network) is not None:  # else the cleanup looks at what is there of it
+                    self._look_again("network", network)
             if not names:
                 for vm in dict.fromkeys(self._vm_of_port.values()):
                     self._add(vm)
-                continue
-            for name in sorted(names):
+            for name in sorted(names.difference(changed)):
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
                     if found in self._vms:

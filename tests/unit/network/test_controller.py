@@ -10,7 +10,7 @@ import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.base.clock import as_datetime
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Rows, delete
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -400,3 +400,57 @@ def test_hosts_of_a_restored_store_keep_the_subnets_that_their_switches_have() -
         assert controlled.rows(ROUTER_PORTS) == ports
 
     control(story, host("kvm-2"), network("blue", "routed", "10.44.0.0/16"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "name"),
+    [
+        ("layer2", SWITCHES, "net_ovn_layer2_switch"),
+        ("localnet", PORTS, "net_ovn_localnet_switch_localnet"),
+        ("routed", SWITCHES, "net_kvm-2"),
+        ("routed", ROUTER_PORTS, "rtos-net_kvm-1"),
+        ("routed", PORTS, "stor-net_kvm-2"),
+    ],
+)
+def test_a_part_of_a_network_that_somebody_deletes_is_made_again(kind: str, table: str, name: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = rows_by_name(controlled.ovn.rows)
+        controlled.ovn.commit([delete(PORTS, {"switch": name}), delete(table, {"name": name})], "somebody")
+        assert rows_by_name(controlled.ovn.rows) != before
+        await controlled.clock.sleep(60.0)
+        assert rows_by_name(controlled.ovn.rows) == before
+
+    control(story, *three_hosts(kind, None))
+
+
+def rows_by_name(rows: Rows) -> dict[str, list[Any]]:
+    """Rows of all tables, in the order of their names."""
+    return {table: sorted(found, key=str) for table, found in rows.items() if found}
+
+
+@pytest.mark.parametrize("kind", ["layer2", "localnet", "routed"])
+def test_a_northbound_database_that_was_restored_gets_the_networks_that_it_lacks(kind: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        backup = controlled.ovn.backup()
+        await controlled.start()
+        before = rows_by_name(controlled.ovn.rows)
+        controlled.ovn.restore(backup)
+        controlled.ovn.reconnect()
+        await controlled.clock.sleep(60.0)
+        assert rows_by_name(controlled.ovn.rows) == before
+
+    control(story, *three_hosts(kind, None), starts=False)
+
+
+def test_a_network_that_the_store_lacks_is_not_taken_away_because_somebody_wrote_its_switch() -> None:
+    async def story(controlled: Controlled) -> None:
+        switch = controlled.rows(SWITCHES)["net_ovn_layer2_switch"]
+        await controlled.stop()
+        for kind, name in ((VirtualMachinePort, "web.0"), (VirtualMachine, "web"), (VirtualNetwork, "net")):
+            await controlled.delete(kind, name)
+        await controlled.start()
+        controlled.write(SWITCHES, {**switch, "other_config": {"note": "1"}})
+        await controlled.settle()
+        assert set(controlled.rows(SWITCHES)) == {"net_ovn_layer2_switch"}
+
+    control(story, *three_hosts("layer2", None))
