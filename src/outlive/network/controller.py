@@ -32,7 +32,7 @@ from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.owners import ForeignRow
 from outlive.network.pause import ClusterPause, read_pause, runs_unknown
-from outlive.network.port_reports import preparation_problem, refused_status, settled_status
+from outlive.network.port_reports import preparation_problem, refused_status, settled_status, unprepared_move
 from outlive.network.ports import (
     Chassis,
     NorthboundDb,
@@ -54,6 +54,7 @@ from outlive.network.views import (
     present_port,
     row_names,
     wants_address,
+    was_prepared,
 )
 from outlive.resources import (
     Announcement,
@@ -62,7 +63,7 @@ from outlive.resources import (
     VirtualMachinePort,
 )
 from outlive.resources.networks import interface_id, present_network
-from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -275,6 +276,9 @@ class NetworkController:
             elif found is not None:
                 planned[port.name] = found
         unreached = self.informers.find_unreached(planned, place.target)
+        if unreached:  # a target that was told that it can have the guest may have it; the cache may be older
+            ports = [await read(self._store, VirtualMachinePort, one) for one in planned]
+            unreached = unreached if not all(was_prepared(one, place.move) for one in ports) else {}
         routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
         known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
         if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
@@ -367,6 +371,8 @@ class NetworkController:
             notices[port.name] = reason(NetworkReason.NETWORK_CHANGED, vm=vm.name, network=network.name, wanted=wanted)
         elif addressed.problem is not None:
             notices[port.name] = addressed.problem
+        else:
+            notices |= self.informers.find_unreached((port.name,), place.host)
         return own_port(addressed.port, network, vm)
 
     # Rows
@@ -479,8 +485,7 @@ class NetworkController:
                 else:
                     moves[port_name] = reported
             else:
-                message = render(problem)
-                moves[port_name] = PortMove(id=place.move, reason=problem.code, message=message.text)
+                moves[port_name] = unprepared_move(place.move, problem, reported)
         return moves
 
     def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:

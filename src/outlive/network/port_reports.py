@@ -40,6 +40,12 @@ def preparation_problem(
     return reason(NetworkReason.FLOWS_BEHIND, host=host) if known[chassis].nb_cfg < nb_cfg else None
 
 
+def unprepared_move(move: str, problem: Reason, reported: PortMove | None) -> PortMove:
+    """That the target cannot take the port over; the time of a preparation before says that it could once."""
+    times_ms = reported.times_ms if reported is not None and reported.id == move else {}
+    return PortMove(id=move, reason=problem.code, message=render(problem).text, times_ms=times_ms)
+
+
 def settled_status(
     own: OwnPort,
     place: VmPlace,
@@ -79,10 +85,10 @@ def settled_status(
 
 def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
     """From the status of a port to one that says why OVN does not have it, and has its VM's move wait."""
-    move = PortMove(id=place.move, reason=problem.code, message=render(problem).text) if place.move else None
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
         conditions = with_condition(now.conditions, condition_of("Programmed", problem, at))
+        move = unprepared_move(place.move, problem, now.migration) if place.move else None
         return _replace(now, migration=move or now.migration, conditions=conditions)
 
     return change

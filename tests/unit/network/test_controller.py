@@ -24,6 +24,7 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachinePort,
     VirtualNetwork,
+    condition,
 )
 from outlive.resources.cluster import Pause
 from outlive.resources.networks import Subnet
@@ -107,10 +108,6 @@ async def _same_mac(controlled: Controlled) -> None:
     await controlled.change(VirtualMachinePort, "old.0", spec={"network": "net", "mac": MAC})
 
 
-async def _no_reach(controlled: Controlled) -> None:
-    await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
-
-
 async def _no_network(controlled: Controlled) -> None:
     await controlled.delete(VirtualNetwork, "net")
 
@@ -128,7 +125,6 @@ async def _bad_network(controlled: Controlled) -> None:
     [
         (_overlap, "subnets-overlap"),
         (_same_mac, "mac-twice"),
-        (_no_reach, "host-not-reached"),
         (_no_network, "network-missing"),
         (_no_interface, "no-interface"),
         (_bad_network, "network-invalid"),
@@ -181,6 +177,77 @@ def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_sour
             "host-not-reached",
         )
         assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+
+
+@pytest.mark.parametrize("stays_bound", [True, False])
+@pytest.mark.parametrize(("kind", "mode"), [("layer2", None), ("layer2", "twin"), ("routed", None)])
+def test_a_network_that_ceases_to_reach_a_target_that_is_prepared_keeps_the_move_and_the_vm_there(
+    kind: str, mode: Any, stays_bound: bool
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        interfaces = (await controlled.store.get(VirtualMachinePort, "web.0")).status.interfaces
+        for name, one in interfaces.items():
+            controlled.ovn.plug(one, name)
+        await controlled.settle()
+        before = controlled.rows()
+        assert await prepared(controlled)
+        if not stays_bound:
+            controlled.ovn.unplug(interfaces["kvm-2"], "kvm-2")
+            await controlled.settle()
+        await controlled.change(Hypervisor, "kvm-2", metadata={"labels": {}})
+        assert controlled.rows() == before
+        assert await prepared(controlled) is stays_bound
+        await assign(controlled, "kvm-2", migration=None)
+        assert bound(controlled) == ["kvm-2"]
+        await controlled.stop()
+        await controlled.start()
+        assert bound(controlled) == ["kvm-2"]
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    cidr = "10.44.0.0/16" if kind == "routed" else "192.168.40.0/24"
+    net = network("net", kind, cidr, host_labels=LABELS)
+    control(story, *hosts, net, vm(), port(network="net", port_mode=mode))
+
+
+async def prepared(controlled: Controlled) -> bool:
+    """Whether the target of the VM's move was told that it can have its port."""
+    move = (await controlled.store.get(VirtualMachinePort, "web.0")).status.migration
+    return move is not None and move.prepared
+
+
+def bound(controlled: Controlled) -> list[str]:
+    """The chassis of the VM's ports that are enabled."""
+    rows = [row for row in controlled.rows().values() if not row.get("type") and row.get("enabled") is not False]
+    return [row["options"]["requested-chassis"] for row in rows]
+
+
+@pytest.mark.parametrize("where", ["kvm-1", "kvm-2"])
+def test_a_network_that_ceases_to_reach_the_host_of_a_vm_that_runs_serves_it_and_says_so(where: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, where)
+        before = controlled.ovn.rows
+        await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
+        await controlled.clock.sleep(3000.0)
+        assert {table: controlled.ovn.rows[table] for table in before} == before
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        notice = condition(found.conditions, "AddressesReserved")
+        assert notice is not None
+        assert (notice.status, notice.reason) == ("False", "host-not-reached")
+        assert ("VirtualMachinePort", "web.0", "NotChanged") in await events(controlled)
+
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
+
+
+def test_a_port_follows_its_vm_to_a_host_that_the_network_does_not_reach() -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-2")
+        assert bound(controlled) == ["kvm-2"]
 
     control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
 
