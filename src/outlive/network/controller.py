@@ -32,7 +32,14 @@ from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.owners import ForeignRow
 from outlive.network.pause import ClusterPause, read_pause, runs_unknown
-from outlive.network.port_reports import preparation_problem, refused_status, settled_status, unprepared_move
+from outlive.network.port_reports import (
+    is_noted_arrival,
+    noted_move,
+    preparation_problem,
+    refused_status,
+    settled_status,
+    unprepared_move,
+)
 from outlive.network.ports import (
     Chassis,
     NorthboundDb,
@@ -144,8 +151,6 @@ class NetworkController:
         """When the last read of them began."""
         self._chassis_lock = asyncio.Lock()
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
-        self._moves: dict[str, tuple[str, str]] = {}
-        """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
         """Logical port → its VM, of VMs that have ports now …"""
         self._ports_of_vm: dict[str, tuple[str, ...]] = {}
@@ -252,7 +257,7 @@ class NetworkController:
         if pause.paused:
             vm = await read(self._store, VirtualMachine, name)
         place = place_of(vm)
-        arrived = self._has_arrived(name, place, pause)
+        arrived = pause.paused and await self._has_arrived(name, place, pause)
         is_unknown = vm is None and await runs_unknown(self._store, name)
         frozen = is_unknown or (pause.paused and not arrived)
         self.keys.places.pop(name, None)
@@ -304,7 +309,6 @@ class NetworkController:
         if frozen:
             self.keys.frozen[name] = None
             return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
-        self._note_move(name, place, pause)
         for port_name in [one for one, own in planned.items() if own.interface in foreign]:
             problems[port_name] = foreign_reason(foreign[planned.pop(port_name).interface])
         requeue: Requeue | None = Requeue(WAIT_S) if problems or notices else None
@@ -332,20 +336,23 @@ class NetworkController:
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
 
-    def _note_move(self, name: str, place: VmPlace, pause: ClusterPause) -> None:
-        """Remember that the VM moves, in the store as it is now."""
-        self._moves.pop(name, None)
-        if place.move:
-            self._moves[name] = (place.target, pause.incarnation)
+    async def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
+        """True if the VM's move has ended at its target in the store as it is now, which has gone back; a move under
+        way is noted for that.
 
-    def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
-        """True if the VM's move has ended at its target in the store as it is now.
-
-        Only the target writes that, which then has the guest; a store that went back says it of older moves as well.
+        What is noted lies in the store, in which another controller finds it. A store that goes back again has another
+        incarnation, and says of older moves as well that they have ended.
         """
-        if place.move:
-            self._note_move(name, place, pause)
-        return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
+        ports = self.informers.ports.by_index(BY_VM, name)
+        if place.move and pause.incarnation:
+            for one in ports:
+                await self._writer.write_port(one.name, noted_move(place, pause.incarnation))
+        if place.move or not place.host:
+            return False
+        away = [one.name for one in ports if one.status.active_on != place.host]
+        found = [await read(self._store, VirtualMachinePort, one) for one in away]
+        is_noted = any(is_noted_arrival(one, place.host, pause.incarnation) for one in found)
+        return is_noted and await read_pause(self._store) == pause  # else it went back while that was read
 
     async def _judge(
         self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]

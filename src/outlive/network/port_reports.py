@@ -11,7 +11,7 @@ from outlive.network.informers import PortChange, condition_of
 from outlive.network.own_vms import OwnPort
 from outlive.network.ports import Binding, Chassis, OvnFeatures
 from outlive.network.views import VmPlace
-from outlive.resources import Announcement, PortMove, VirtualMachinePortStatus
+from outlive.resources import Announcement, PortMove, VirtualMachinePort, VirtualMachinePortStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
@@ -75,12 +75,37 @@ def settled_status(
             interfaces=interfaces,
             active_on=place.host,
             switched_at=at if switched else now.switched_at,
-            migration=move or now.migration,
+            migration=_without_note(move or now.migration),
             announcements=announcements if switched and announcements is not None else now.announcements,
             conditions=conditions,
         )
 
     return change
+
+
+def noted_move(place: VmPlace, incarnation: str) -> PortChange:
+    """From the status of a port to one that says where its VM moves to in this incarnation of the store."""
+
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        is_same = now.migration is not None and now.migration.id == place.move
+        move = now.migration if is_same and now.migration is not None else PortMove(id=place.move)
+        return _replace(now, migration=_replace(move, target=place.target, incarnation=incarnation))
+
+    return change
+
+
+def is_noted_arrival(port: VirtualMachinePort | None, host: str, incarnation: str) -> bool:
+    """True if a move to that host was noted in this incarnation of the store.
+
+    A VM that is on that host now, without a move, has arrived: only the target writes that, which then has the guest.
+    """
+    move = port.status.migration if port is not None else None
+    return move is not None and incarnation != "" and (move.target, move.incarnation) == (host, incarnation)
+
+
+def _without_note(move: PortMove | None) -> PortMove | None:
+    """The move without what was noted of it during a pause."""
+    return _replace(move, target="", incarnation="") if move is not None else None
 
 
 def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
@@ -89,6 +114,6 @@ def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
         conditions = with_condition(now.conditions, condition_of("Programmed", problem, at))
         move = unprepared_move(place.move, problem, now.migration) if place.move else None
-        return _replace(now, migration=move or now.migration, conditions=conditions)
+        return _replace(now, migration=_without_note(move or now.migration), conditions=conditions)
 
     return change

@@ -403,6 +403,41 @@ def test_a_move_that_ends_at_its_target_while_the_cluster_is_paused_switches_ove
 
 
 @KINDS
+def test_a_move_that_ends_while_no_controller_runs_and_the_cluster_is_paused_switches_over_with_the_next_one(
+    kind: str, mode: Any
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        await controlled.stop()
+        await assign(controlled, "kvm-2", migration=None)
+        await controlled.start()
+        assert bound(controlled) == ["kvm-2"]
+        move = (await controlled.store.get(VirtualMachinePort, "web.0")).status.migration
+        assert move is not None
+        assert (move.target, move.incarnation) == ("", ""), "it is noted no longer than needed"
+        await assign(controlled, "kvm-1")
+        assert bound(controlled) == ["kvm-2"], "the cluster is still paused"
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+def test_a_move_that_a_store_which_went_back_twice_noted_before_changes_nothing(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        before = controlled.rows()
+        await controlled.stop()
+        await assign(controlled, "kvm-2", migration=None)
+        await pause_in(controlled, "i-3")
+        await controlled.start()
+        assert controlled.rows() == before
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
 @pytest.mark.parametrize("back_to", ["kvm-1", "kvm-2", "kvm-3"])
 def test_a_move_of_which_a_restored_store_says_that_it_has_ended_changes_nothing(
     kind: str, mode: Any, back_to: str
