@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import Unknown
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
 from outlive.network.changes import OWN_NETWORK
@@ -201,8 +202,9 @@ class NetworkController:
 
     # What is looked at again
 
-    def _look_again(self, kind: str, name: str) -> None:
-        self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
+    def _look_again(self, kind: str, *names: str) -> None:
+        for one in names:
+            self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + one)
 
     def _add(self, vm: str) -> None:
         moving = place_of(self.informers.vms.get(vm)).move
@@ -284,27 +286,28 @@ class NetworkController:
         if unreached:  # a target that was told that it can have the guest may have it; the cache may be older
             ports = [await read(self._store, VirtualMachinePort, one) for one in planned]
             unreached = unreached if not all(was_prepared(one, place.move) for one in ports) else {}
-        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
         known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
-        if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
-            for one in routed:  # else the proxy of the target's switch may answer for the guest there
+        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
+        proxied = routed if not answers_all else []
+        if place.move and not frozen and (known is None or known.move != place.move):
+            for one in proxied:  # else the proxy of the target's switch may answer for the guest there
                 await self.switches.reconcile(one)
-        receipt, foreign = await self._commit(
-            OwnVmInput(
-                vm=name,
-                host=place.host or None,
-                target=place.target or None if not unreached else None,
-                ports=tuple(planned.values()),
-                kept=tuple(sorted(kept)),
-                paused=pause.paused or is_unknown,
-                arrived=arrived,
-            ),
-            place.move,
-            queue,
+        wanted = OwnVmInput(
+            vm=name,
+            host=place.host or None,
+            target=place.target or None if not unreached else None,
+            ports=tuple(planned.values()),
+            kept=tuple(sorted(kept)),
+            paused=pause.paused or is_unknown,
+            arrived=arrived,
         )
-        if receipt.ops and not answers_all:
-            for one in routed:
-                self._runs[1].add(NETWORK_PREFIX + one)
+        try:
+            receipt, foreign = await self._commit(wanted, place.move, queue)
+        except Unknown:  # it may have been committed, and the next try then finds nothing to change
+            self._look_again("network", *proxied)
+            raise
+        if receipt.ops:
+            self._look_again("network", *proxied)
         self.keys.frozen.pop(name, None)
         if frozen:
             self.keys.frozen[name] = None

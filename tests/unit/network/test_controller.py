@@ -29,6 +29,7 @@ from outlive.resources import (
 from outlive.resources.cluster import Pause
 from outlive.resources.networks import Subnet
 from outlive.resources.vms import MigrationPhase
+from outlive.simulation.network.ovn import OvnFault
 from outlive.store import list_all
 
 OTHER = "0a:58:c0:a8:28:0a"
@@ -556,3 +557,20 @@ def test_a_network_that_the_store_lacks_is_not_taken_away_because_somebody_wrote
         assert set(controlled.rows(SWITCHES)) == {"net_ovn_layer2_switch"}
 
     control(story, *three_hosts("layer2", None))
+
+
+@pytest.mark.parametrize("fault", [None, OvnFault.LOST_BEFORE, OvnFault.LOST_AFTER])
+def test_the_proxy_of_an_old_ovn_follows_a_vm_that_leaves_home_and_returns_though_an_answer_is_lost(
+    fault: OvnFault | None,
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        controlled.ovn.version = "22.09.0"
+        await controlled.start()
+        for to, proxies in (("kvm-2", {"kvm-1": "", "kvm-2": " 10.44.0.1"}), ("kvm-1", {"kvm-1": "", "kvm-2": ""})):
+            controlled.ovn.faults.transactions += [fault] if fault is not None else []
+            await assign(controlled, to)
+            rows = {name: row["options"]["arp_proxy"] for name, row in controlled.rows().items() if "stor-" in name}
+            assert rows == {f"stor-net_{name}": f"169.254.1.1{more}" for name, more in proxies.items()}
+
+    hosts = (host("kvm-1"), host("kvm-2"))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"), starts=False)
