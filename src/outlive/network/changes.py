@@ -6,16 +6,23 @@ import asyncio
 from typing import Final
 from weakref import WeakValueDictionary
 
+from outlive.network.names import OWN_CONTROLLER, OWN_NAMESPACE, OWNER_KEY
 from outlive.network.operations import Columns
-from outlive.network.scopes import row_vm
+from outlive.network.owners import external_ids
+from outlive.network.scopes import row_network, row_vm
 
 NAMES_LIMIT: Final = 10_000
 """A batch of more names becomes the empty one, which means everything."""
+OWN_NETWORK: Final = f"{OWN_NAMESPACE}/network/"
+"""Before the name of a network of our own hosts; no VM has a slash in its name."""
 
 
 def row_names(table: str, row: Columns) -> frozenset[str]:
-    """The names under which a change of the row is published: its own, and that of its VM."""
-    return frozenset({str(row.get("name", "")), row_vm(table, row)} - {""})
+    """The names under which a change of the row is published: its own, and that of its VM, or of its network."""
+    names = {str(row.get("name", "")), row_vm(table, row)} - {""}
+    if external_ids(row).get(OWNER_KEY) == OWN_CONTROLLER and (network := row_network(table, row)):
+        names.add(OWN_NETWORK + network)
+    return frozenset(names)
 
 
 class ChangeReader:

@@ -19,8 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.clock import Clock, as_datetime
+from outlive.base.errors import Unknown
 from outlive.base.logging import get_logger
 from outlive.network.address_book import AddressBook
+from outlive.network.changes import OWN_NETWORK
 from outlive.network.cleanup import RowCleanup
 from outlive.network.deletions import PortDeletions
 from outlive.network.events import NetworkEvents
@@ -31,7 +33,14 @@ from outlive.network.operations import Op, Rows
 from outlive.network.own_announcements import tell_guest
 from outlive.network.own_vms import OWN_VM, OwnPort, OwnVmInput, OwnVmResult, own_vm_scope, with_rows
 from outlive.network.pause import ClusterPause, read_pause, runs_unknown
-from outlive.network.port_reports import preparation_problem, refused_status, settled_status
+from outlive.network.port_reports import (
+    is_noted_arrival,
+    noted_move,
+    preparation_problem,
+    refused_status,
+    settled_status,
+    unprepared_move,
+)
 from outlive.network.ports import (
     Chassis,
     NorthboundDb,
@@ -54,6 +63,7 @@ from outlive.network.views import (
     present_port,
     row_names,
     wants_address,
+    was_prepared,
 )
 from outlive.resources import (
     Announcement,
@@ -63,7 +73,7 @@ from outlive.resources import (
     condition,
 )
 from outlive.resources.networks import interface_id, port_mode, present_network, wanted_mode
-from outlive.resources.reasons import NetworkReason, Reason, reason, render
+from outlive.resources.reasons import NetworkReason, Reason, reason
 from outlive.runtime.controller import ControllerRun, Requeue, Watch
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.election import Elector
@@ -144,8 +154,6 @@ class NetworkController:
         """When the last read of them began."""
         self._chassis_lock = asyncio.Lock()
         self._vms: OrderedDict[str, _VmRows] = OrderedDict()
-        self._moves: dict[str, tuple[str, str]] = {}
-        """VM → the target of its move, and the store's incarnation in which that was read."""
         self._vm_of_port: dict[str, str] = {}
         """Logical port → its VM, of VMs that have ports now …"""
         self._ports_of_vm: dict[str, tuple[str, ...]] = {}
@@ -198,8 +206,9 @@ class NetworkController:
 
     # What is looked at again
 
-    def _look_again(self, kind: str, name: str) -> None:
-        self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + name)
+    def _look_again(self, kind: str, *names: str) -> None:
+        for one in names:
+            self._runs[1].add((NETWORK_PREFIX if kind == "network" else VM_PREFIX) + one)
 
     def _add_unprogrammed(self, network: str) -> None:
         """Look again at VMs whose ports waited for the switches of their network."""
@@ -220,14 +229,17 @@ class NetworkController:
                     self._add(vm)
 
     async def _follow_rows(self) -> None:
-        """Look again at VMs whose rows somebody else changed."""
+        """Look again at VMs and networks whose rows somebody else changed; networks first, as VMs hang on them."""
         own = f"{OWN_NAMESPACE}/"
         async for names in self._nb.changes():
+            changed = sorted(one for one in names if one.startswith(OWN_NETWORK))
+            for network in [one.removeprefix(OWN_NETWORK) for one in changed] if names else self.keys.list_names()[1]:
+                if self.informers.networks.get(network) is not None:  # else the cleanup looks at what is there of it
+                    self._look_again("network", network)
             if not names:
                 for vm in dict.fromkeys(self._vm_of_port.values()):
                     self._add(vm)
-                continue
-            for name in sorted(names):
+            for name in sorted(names.difference(changed)):
                 found = name.removeprefix(own) if name.startswith(own) else self._vm_of_port.get(name)
                 if found is not None:
                     if found in self._vms:
@@ -258,7 +270,7 @@ class NetworkController:
         if pause.paused:
             vm = await read(self._store, VirtualMachine, name)
         place = place_of(vm)
-        arrived = self._has_arrived(name, place, pause)
+        arrived = pause.paused and await self._has_arrived(name, place, pause)
         is_unknown = vm is None and await runs_unknown(self._store, name)
         frozen = is_unknown or (pause.paused and not arrived)
         self.keys.places.pop(name, None)
@@ -284,33 +296,36 @@ class NetworkController:
             elif found is not None:
                 planned[port.name] = found
         unreached = self.informers.find_unreached(planned, place.target)
-        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
+        if unreached:  # a target that was told that it can have the guest may have it; the cache may be older
+            fresh = [await read(self._store, VirtualMachinePort, one) for one in planned]
+            unreached = unreached if not all(was_prepared(one, place.move) for one in fresh) else {}
         known, answers_all = self._vms.get(name), self._nb.features().arp_proxy_full
-        if place.move and not answers_all and not frozen and (known is None or known.move != place.move):
-            for one in routed:  # else the proxy of the target's switch may answer for the guest there
+        routed = sorted({own.network.name for own in planned.values() if own.network.type == ROUTED})
+        proxied = routed if not answers_all else []
+        if place.move and not frozen and (known is None or known.move != place.move):
+            for one in proxied:  # else the proxy of the target's switch may answer for the guest there
                 await self.switches.reconcile(one)
-        receipt, result = await self._commit(
-            OwnVmInput(
-                vm=name,
-                host=place.host or None,
-                target=place.target or None if not unreached else None,
-                ports=tuple(planned.values()),
-                kept=tuple(sorted(kept)),
-                portless=tuple(one for port, one in portless.items() if not self._deletions.has_seen(port, pause)),
-                paused=pause.paused or is_unknown,
-                arrived=arrived,
-            ),
-            place.move,
-            queue,
+        wanted = OwnVmInput(
+            vm=name,
+            host=place.host or None,
+            target=place.target or None if not unreached else None,
+            ports=tuple(planned.values()),
+            kept=tuple(sorted(kept)),
+            portless=tuple(one for port, one in portless.items() if not self._deletions.has_seen(port, pause)),
+            paused=pause.paused or is_unknown,
+            arrived=arrived,
         )
-        if receipt.ops and not answers_all:
-            for one in routed:
-                self._runs[1].add(NETWORK_PREFIX + one)
+        try:
+            receipt, result = await self._commit(wanted, place.move, queue)
+        except Unknown:  # it may have been committed, and the next try then finds nothing to change
+            self._look_again("network", *proxied)
+            raise
+        if receipt.ops:
+            self._look_again("network", *proxied)
         self.keys.frozen.pop(name, None)
         if frozen:
             self.keys.frozen[name] = None
             return Requeue(WAIT_S)  # what the store says is not compared, so nothing is reported
-        self._note_move(name, place, pause)
         before = self.keys.portless.pop(name, ())
         if result.portless:
             self.keys.portless[name] = result.portless
@@ -342,20 +357,23 @@ class NetworkController:
             requeue = Requeue(BOUND_LOOK_S)
         return requeue
 
-    def _note_move(self, name: str, place: VmPlace, pause: ClusterPause) -> None:
-        """Remember that the VM moves, in the store as it is now."""
-        self._moves.pop(name, None)
-        if place.move:
-            self._moves[name] = (place.target, pause.incarnation)
+    async def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
+        """True if the VM's move has ended at its target in the store as it is now, which has gone back; a move under
+        way is noted for that.
 
-    def _has_arrived(self, name: str, place: VmPlace, pause: ClusterPause) -> bool:
-        """True if the VM's move has ended at its target in the store as it is now.
-
-        Only the target writes that, which then has the guest; a store that went back says it of older moves as well.
+        What is noted lies in the store, in which another controller finds it. A store that goes back again has another
+        incarnation, and says of older moves as well that they have ended.
         """
-        if place.move:
-            self._note_move(name, place, pause)
-        return not place.move and self._moves.get(name) == (place.host, pause.incarnation)
+        ports = self.informers.ports.by_index(BY_VM, name)
+        if place.move and pause.incarnation:
+            for one in ports:
+                await self._writer.write_port(one.name, noted_move(place, pause.incarnation))
+        if place.move or not place.host:
+            return False
+        away = [one.name for one in ports if one.status.active_on != place.host]
+        found = [await read(self._store, VirtualMachinePort, one) for one in away]
+        is_noted = any(is_noted_arrival(one, place.host, pause.incarnation) for one in found)
+        return is_noted and await read_pause(self._store) == pause  # else it went back while that was read
 
     async def _judge(
         self, port: VirtualMachinePort, vm: VirtualMachine | None, place: VmPlace, notices: dict[str, Reason]
@@ -384,6 +402,8 @@ class NetworkController:
             notices[port.name] = reason(NetworkReason.MODE_CHANGED, vm=vm.name, mode=mode, wanted=new_mode)
         elif addressed.problem is not None:
             notices[port.name] = addressed.problem
+        else:
+            notices |= self.informers.find_unreached((port.name,), place.host)
         return own_port(addressed.port, network, vm)
 
     # Rows
@@ -496,8 +516,7 @@ class NetworkController:
                 else:
                     moves[port_name] = reported
             else:
-                message = render(problem)
-                moves[port_name] = PortMove(id=place.move, reason=problem.code, message=message.text)
+                moves[port_name] = unprepared_move(place.move, problem, reported)
         return moves
 
     def _measure(self, name: str, place: VmPlace, planned: dict[str, OwnPort], receipt: Receipt) -> None:

@@ -8,7 +8,7 @@ says that it runs no OVN. Of each VM that has a port on one that does not reach 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -17,26 +17,55 @@ from outlive.base.clock import Clock
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
 from outlive.network.views import lacks_ovn, reaches_host
 from outlive.resources import Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.runtime.controller import Requeue, Watch
+from outlive.resources.networks import IN_OVN
+from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
 from outlive.store import Store, compare_and_swap
 
 MAX_PARALLEL: Final = 8
 """VMs that are written at once."""
+HOSTS_KEY: Final = "/hosts"
+"""Stands for all hosts; no VM has such a name."""
+_Selector = tuple[tuple[tuple[str, str], ...], bool]
+"""Labels, and whether it is in OVN."""
 _replace = msgspec.structs.replace
 
 
+class ReachedHosts:
+    """The hosts that networks reach, of these hosts. Those with the same labels reach the same, found once."""
+
+    def __init__(self, hosts: Iterable[Hypervisor]) -> None:
+        self._hosts = sorted(hosts, key=lambda host: host.name)
+        self._found: dict[_Selector, tuple[str, ...] | None] = {}
+
+    def find(self, network: VirtualNetwork) -> tuple[str, ...] | None:
+        """The names of the hosts that it reaches; ``None``: it is limited to none."""
+        selector = _selector_of(network)
+        if selector not in self._found:
+            reached = tuple(host.name for host in self._hosts if reaches_host(network, host))
+            is_limited = bool(network.spec.host_labels) or len(reached) < len(self._hosts)
+            self._found[selector] = reached if is_limited else None
+        return self._found[selector]
+
+
+def _selector_of(network: VirtualNetwork) -> _Selector:
+    """All of a network that decides which hosts it reaches."""
+    return tuple(sorted(network.spec.host_labels.items())), network.spec.type in IN_OVN
+
+
 def reached_hosts(
-    ports: Iterable[VirtualMachinePort], networks: Mapping[str, VirtualNetwork], hosts: Iterable[Hypervisor]
+    ports: Iterable[VirtualMachinePort],
+    network_named: Callable[[str], VirtualNetwork | None],
+    reached: ReachedHosts,
 ) -> dict[str, tuple[str, ...]]:
     """Each network of these ports that does not reach all hosts → the hosts that it reaches, both by name."""
-    known = list(hosts)
     found = {}
-    for network in [networks[name] for name in sorted({port.spec.network for port in ports}) if name in networks]:
-        reached = tuple(sorted(host.name for host in known if reaches_host(network, host)))
-        if network.spec.host_labels or len(reached) < len(known):
-            found[network.name] = reached
+    for name in sorted({port.spec.network for port in ports}):
+        network = network_named(name)
+        hosts = reached.find(network) if network is not None else None
+        if hosts is not None:
+            found[name] = hosts
     return found
 
 
@@ -48,10 +77,10 @@ def with_host_limits(objects: Iterable[Resource]) -> Iterator[Resource]:
         if isinstance(one, VirtualMachinePort):
             ports.setdefault(one.spec.vm, []).append(one)
     networks = {one.name: one for one in found if isinstance(one, VirtualNetwork)}
-    hosts = [one for one in found if isinstance(one, Hypervisor)]
+    reached = ReachedHosts(one for one in found if isinstance(one, Hypervisor))
     for one in found:
         yield (
-            _limited(one, reached_hosts(ports.get(one.name, ()), networks, hosts))
+            _limited(one, reached_hosts(ports.get(one.name, ()), networks.get, reached))
             if isinstance(one, VirtualMachine)
             else one
         )
@@ -72,8 +101,9 @@ class NetworkHostLimits:
         self._store = store
         self._informers = informers
         self._clock = clock
-        self._without_ovn: set[str] = set()
-        """Hosts that say that they run no OVN."""
+        self._run: ControllerRun
+        self._reached: ReachedHosts | None = None
+        """By what VMs were looked at."""
 
     def attach(self, manager: Manager, elector: Elector | None) -> None:
         """Have the manager run it."""
@@ -84,24 +114,35 @@ class NetworkHostLimits:
             Watch(informers.hosts, self._host_keys),
             Watch(informers.vms, self._vm_keys),
         )
-        manager.add_controller(self, watches, MAX_PARALLEL, elector=elector)
+        options = Options(keys=(HOSTS_KEY,))
+        self._run = manager.add_controller(self, watches, MAX_PARALLEL, elector=elector, options=options)
 
-    async def reconcile(self, vm: str) -> Requeue | None:
-        """Write what the networks of one VM reach, where it is not written."""
+    async def reconcile(self, key: str) -> Requeue | None:
+        """Write what the networks of one VM reach, where it is not written; or find the VMs that hosts concern."""
         informers = self._informers
-        networks = {one.name: one for one in informers.networks.items()}
-        is_limited = self._without_ovn or any(one.spec.host_labels for one in networks.values())
-        known = informers.hosts.items() if is_limited else ()
-        hosts = reached_hosts(informers.ports.by_index(BY_VM, vm), networks, known)
-        cached = informers.vms.get(vm)
+        if key == HOSTS_KEY or self._reached is None:
+            self._reached = self._read_hosts()
+        if key == HOSTS_KEY:
+            return None
+        hosts = reached_hosts(informers.ports.by_index(BY_VM, key), informers.networks.get, self._reached)
+        cached = informers.vms.get(key)
         if cached is None or cached.status.network_hosts == hosts:
             return None
 
         def write(now: VirtualMachine | None) -> VirtualMachine | None:
             return None if now is None or now.status.network_hosts == hosts else _limited(now, hosts)
 
-        await compare_and_swap(self._store, VirtualMachine, vm, write, clock=self._clock, cache=informers.vms.get)
+        await compare_and_swap(self._store, VirtualMachine, key, write, clock=self._clock, cache=informers.vms.get)
         return None
+
+    def _read_hosts(self) -> ReachedHosts:
+        """What the hosts are now; VMs on networks that reach others than before are looked at."""
+        before, now = self._reached, ReachedHosts(self._informers.hosts.items())
+        for network in self._informers.networks.items():
+            if before is not None and before.find(network) != now.find(network):
+                for vm in self._vms_on(network.name):
+                    self._run.add(vm)
+        return now
 
     def _port_keys(self, old: VirtualMachinePort | None, new: VirtualMachinePort | None) -> Iterable[str]:
         if old is not None and new is not None and old.spec == new.spec:
@@ -109,22 +150,13 @@ class NetworkHostLimits:
         return {port.spec.vm: None for port in (old, new) if port is not None}
 
     def _network_keys(self, old: VirtualNetwork | None, new: VirtualNetwork | None) -> Iterable[str]:
-        labels = [one.spec.host_labels if one is not None else {} for one in (old, new)]
+        selectors = [_selector_of(one) if one is not None else None for one in (old, new)]
         network = new if new is not None else old
-        return self._vms_on(network.name) if network is not None and labels[0] != labels[1] else ()
+        return self._vms_on(network.name) if network is not None and selectors[0] != selectors[1] else ()
 
     def _host_keys(self, old: Hypervisor | None, new: Hypervisor | None) -> Iterable[str]:
         facts = [(one.metadata.labels, lacks_ovn(one)) for one in (old, new) if one is not None]
-        if len(facts) == 2 and facts[0] == facts[1]:
-            return ()
-        some_lacked = bool(self._without_ovn)
-        if old is not None:
-            self._without_ovn.discard(old.name)
-        if new is not None and lacks_ovn(new):
-            self._without_ovn.add(new.name)
-        is_everywhere = not (some_lacked or self._without_ovn)
-        networks = [one for one in self._informers.networks.items() if one.spec.host_labels or not is_everywhere]
-        return {vm: None for one in networks for vm in self._vms_on(one.name)}
+        return () if len(facts) == 2 and facts[0] == facts[1] else (HOSTS_KEY,)
 
     def _vm_keys(self, old: VirtualMachine | None, new: VirtualMachine | None) -> Iterable[str]:
         """A VM that is new, or of which somebody wrote something else."""

@@ -53,6 +53,7 @@ from outlive.network.views import (
     present_port,
     row_names,
     wants_address,
+    was_prepared,
 )
 from outlive.resources import VirtualMachinePort
 from outlive.resources.networks import interface_id
@@ -243,7 +244,8 @@ class NetworkInspector:
         place, planned = place_of(self._informers.vms.get(name)), self.planned_ports(name)
         found = [finding(f"VirtualMachinePort/{port}", why) for port, why in planned.items() if isinstance(why, Reason)]
         good = {port: own for port, own in planned.items() if isinstance(own, OwnPort)}
-        if self._informers.find_unreached(good, place.target):
+        is_ready = all(was_prepared(self._informers.ports.get(one), place.move) for one in good)
+        if not is_ready and self._informers.find_unreached(good, place.target):
             place = place._replace(target="")
         hosts = [one for one in (place.host, place.target) if one]
         given = OwnVmInput(

@@ -11,7 +11,7 @@ from outlive.network.informers import PortChange, condition_of
 from outlive.network.own_vms import OwnPort
 from outlive.network.ports import Binding, Chassis, OvnFeatures
 from outlive.network.views import VmPlace
-from outlive.resources import Announcement, PortMove, VirtualMachinePortStatus
+from outlive.resources import Announcement, PortMove, VirtualMachinePort, VirtualMachinePortStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.networks import interface_id
 from outlive.resources.reasons import NetworkReason, Reason, reason, render
@@ -38,6 +38,12 @@ def preparation_problem(
     if not waits_unbound and (binding is None or chassis not in (binding.chassis, *binding.additional_chassis)):
         return reason(NetworkReason.NOT_BOUND, host=host, port=interface_id(own.interface, own.mode, host))
     return reason(NetworkReason.FLOWS_BEHIND, host=host) if known[chassis].nb_cfg < nb_cfg else None
+
+
+def unprepared_move(move: str, problem: Reason, reported: PortMove | None) -> PortMove:
+    """That the target cannot take the port over; the time of a preparation before says that it could once."""
+    times_ms = reported.times_ms if reported is not None and reported.id == move else {}
+    return PortMove(id=move, reason=problem.code, message=render(problem).text, times_ms=times_ms)
 
 
 def settled_status(
@@ -70,7 +76,7 @@ def settled_status(
             interfaces=interfaces,
             active_on=place.host,
             switched_at=at if switched else now.switched_at,
-            migration=move or now.migration,
+            migration=_without_note(move or now.migration),
             announcements=announcements if switched and announcements is not None else now.announcements,
             conditions=conditions,
         )
@@ -78,12 +84,37 @@ def settled_status(
     return change
 
 
+def noted_move(place: VmPlace, incarnation: str) -> PortChange:
+    """From the status of a port to one that says where its VM moves to in this incarnation of the store."""
+
+    def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
+        is_same = now.migration is not None and now.migration.id == place.move
+        move = now.migration if is_same and now.migration is not None else PortMove(id=place.move)
+        return _replace(now, migration=_replace(move, target=place.target, incarnation=incarnation))
+
+    return change
+
+
+def is_noted_arrival(port: VirtualMachinePort | None, host: str, incarnation: str) -> bool:
+    """True if a move to that host was noted in this incarnation of the store.
+
+    A VM that is on that host now, without a move, has arrived: only the target writes that, which then has the guest.
+    """
+    move = port.status.migration if port is not None else None
+    return move is not None and incarnation != "" and (move.target, move.incarnation) == (host, incarnation)
+
+
+def _without_note(move: PortMove | None) -> PortMove | None:
+    """The move without what was noted of it during a pause."""
+    return _replace(move, target="", incarnation="") if move is not None else None
+
+
 def refused_status(problem: Reason, place: VmPlace, at: datetime) -> PortChange:
     """From the status of a port to one that says why OVN does not have it, and has its VM's move wait."""
-    move = PortMove(id=place.move, reason=problem.code, message=render(problem).text) if place.move else None
 
     def change(now: VirtualMachinePortStatus) -> VirtualMachinePortStatus:
         conditions = with_condition(now.conditions, condition_of("Programmed", problem, at))
-        return _replace(now, migration=move or now.migration, conditions=conditions)
+        move = unprepared_move(place.move, problem, now.migration) if place.move else None
+        return _replace(now, migration=_without_note(move or now.migration), conditions=conditions)
 
     return change

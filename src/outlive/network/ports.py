@@ -141,7 +141,8 @@ class NorthboundDb(Protocol):
         ...
 
     def changes(self) -> AsyncIterator[frozenset[str]]:
-        """Names of what somebody else changed (ports, ``namespace/vm`` of rows), in batches; endless.
+        """Names of what somebody else changed (ports, ``namespace/vm`` of rows, ``OWN_NETWORK`` and a network), in
+        batches; endless.
 
         An empty set: everything may have changed, because the connection was made anew.
         """

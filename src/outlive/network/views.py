@@ -116,7 +116,16 @@ def obstacle_of(facts: PortFacts) -> Reason | None:
         return reason(NetworkReason.MAC_TWICE, other=first.name, mac=own_mac, network=network.name)
     if not place.host:
         return reason(NetworkReason.NO_HOST, vm=vm.name)
+    has_part = network.spec.type != "routed" or place.host in network.status.host_subnets
+    if has_part and port.status.active_on:
+        return None  # it follows a VM that has run with it, wherever that runs now
     return reach_problem(network, facts.hosts.get(place.host))
+
+
+def was_prepared(port: VirtualMachinePort | None, move: str) -> bool:
+    """True if the target of that move was told that it can have the port, so that it may have the guest by now."""
+    reported = port.status.migration if port is not None else None
+    return reported is not None and reported.id == move and (reported.prepared or "prepare" in reported.times_ms)
 
 
 def lacks_ovn(host: Hypervisor) -> bool:

@@ -150,6 +150,11 @@ class PortMove(Part, frozen=True, kw_only=True):
     """Why it is not prepared: a code (``resources.reasons.NetworkReason``)."""
     message: str = ""
     """Why it is not prepared, in words for people."""
+    target: str = ""
+    """The host that the VM moves to; noted only while the cluster is paused."""
+    incarnation: str = ""
+    """The ``storeIncarnation`` of the cluster when ``target`` was noted: as long as it is the same, a VM that is there
+    without a migration has arrived."""
     times_ms: dict[str, float] = {}
     """Stage of the switch-over → how long it took: ``prepare``, ``decide``, ``commit``, ``northd``, ``flows``; of a
     shared port ``activation``, until the guest's own announcement switched over."""

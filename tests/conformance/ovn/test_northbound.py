@@ -12,8 +12,18 @@ from tests.conformance.ovn.worlds import OvnWorld, reading, worlds
 
 from outlive.base.errors import BadInput, Conflict, LimitExceeded, Refused, Unavailable, Unknown
 from outlive.base.random import Random
+from outlive.network.changes import OWN_NETWORK
 from outlive.network.copies import VmKey
-from outlive.network.names import CLUSTER_ROUTER, ID_KEY, NAME_KEY, NAMESPACE_KEY, NETWORK_KEY, VM_KEY
+from outlive.network.names import (
+    CLUSTER_ROUTER,
+    ID_KEY,
+    NAME_KEY,
+    NAMESPACE_KEY,
+    NETWORK_KEY,
+    OWN_CONTROLLER,
+    OWNER_KEY,
+    VM_KEY,
+)
 from outlive.network.operations import (
     DHCP,
     LIMIT,
@@ -421,6 +431,33 @@ async def test_changes_of_others_are_told_by_name_and_own_ones_are_not(world: Ov
         assert mine
         assert frozenset().union(*mine) == {"shop_cart", "shop/cart"}
         assert not theirs
+
+
+@claim
+async def test_changes_of_parts_of_our_own_networks_are_told_by_network(world: OvnWorld) -> None:
+    one, other = await world.northbound(), await world.northbound()
+    ours = {"external_ids": {OWNER_KEY: OWN_CONTROLLER, NETWORK_KEY: "green"}}
+    theirs = {"external_ids": {OWNER_KEY: "blue-network-controller", NETWORK_KEY: "blue"}}
+    port = {"name": "stor", "switch": "sw", "type": "router", "options": {"router-port": "rtos"}}
+    await write(
+        one,
+        upsert(ROUTERS, {"name": CLUSTER_ROUTER}, {"name": CLUSTER_ROUTER}),
+        upsert(SWITCHES, {"name": "sw"}, {"name": "sw", **ours}),
+        upsert(SWITCHES, {"name": "blue"}, {"name": "blue", **theirs}),
+        upsert(ROUTER_PORTS, {"name": "rtos"}, {"name": "rtos", "mac": "0a:58:0a:2c:07:01", **ours}),
+        upsert(PORTS, {"name": "stor"}, {**port, **ours}),
+    )
+    await other.rows()
+    await asyncio.sleep(world.settle_s)
+    async with reading(one.changes()) as batches:
+        for table, name in ((PORTS, "stor"), (ROUTER_PORTS, "rtos"), (SWITCHES, "sw")):
+            await write(other, delete(table, {"name": name}))
+            await asyncio.sleep(world.settle_s)
+            assert frozenset().union(*batches) == {name, f"{OWN_NETWORK}green"}
+            batches.clear()
+        await write(other, delete(SWITCHES, {"name": "blue"}))
+        await asyncio.sleep(world.settle_s)
+        assert frozenset().union(*batches) == {"blue"}
 
 
 @claim

@@ -10,7 +10,7 @@ import pytest
 from tests.support.network_controllers import MAC, Controlled, control, host, interface, network, port, vm
 
 from outlive.base.clock import as_datetime
-from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, delete
+from outlive.network.operations import DHCP, PORTS, ROUTER_PORTS, ROUTES, SWITCHES, Rows, delete
 from outlive.resources import (
     Assigned,
     Cluster,
@@ -24,10 +24,12 @@ from outlive.resources import (
     VirtualMachine,
     VirtualMachinePort,
     VirtualNetwork,
+    condition,
 )
 from outlive.resources.cluster import Pause
 from outlive.resources.networks import Subnet
 from outlive.resources.vms import MigrationPhase
+from outlive.simulation.network.ovn import OvnFault
 from outlive.store import list_all
 
 OTHER = "0a:58:c0:a8:28:0a"
@@ -107,10 +109,6 @@ async def _same_mac(controlled: Controlled) -> None:
     await controlled.change(VirtualMachinePort, "old.0", spec={"network": "net", "mac": MAC})
 
 
-async def _no_reach(controlled: Controlled) -> None:
-    await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
-
-
 async def _no_network(controlled: Controlled) -> None:
     await controlled.delete(VirtualNetwork, "net")
 
@@ -128,7 +126,6 @@ async def _bad_network(controlled: Controlled) -> None:
     [
         (_overlap, "subnets-overlap"),
         (_same_mac, "mac-twice"),
-        (_no_reach, "host-not-reached"),
         (_no_network, "network-missing"),
         (_no_interface, "no-interface"),
         (_bad_network, "network-invalid"),
@@ -181,6 +178,77 @@ def test_a_target_that_the_network_does_not_reach_is_never_prepared_and_the_sour
             "host-not-reached",
         )
         assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
+
+
+@pytest.mark.parametrize("stays_bound", [True, False])
+@pytest.mark.parametrize(("kind", "mode"), [("layer2", None), ("layer2", "twin"), ("routed", None)])
+def test_a_network_that_ceases_to_reach_a_target_that_is_prepared_keeps_the_move_and_the_vm_there(
+    kind: str, mode: Any, stays_bound: bool
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await controlled.change(VirtualMachine, "web", status={"migration": moving("kvm-1", "kvm-2")})
+        interfaces = (await controlled.store.get(VirtualMachinePort, "web.0")).status.interfaces
+        for name, one in interfaces.items():
+            controlled.ovn.plug(one, name)
+        await controlled.settle()
+        before = controlled.rows()
+        assert await prepared(controlled)
+        if not stays_bound:
+            controlled.ovn.unplug(interfaces["kvm-2"], "kvm-2")
+            await controlled.settle()
+        await controlled.change(Hypervisor, "kvm-2", metadata={"labels": {}})
+        assert controlled.rows() == before
+        assert await prepared(controlled) is stays_bound
+        await assign(controlled, "kvm-2", migration=None)
+        assert bound(controlled) == ["kvm-2"]
+        await controlled.stop()
+        await controlled.start()
+        assert bound(controlled) == ["kvm-2"]
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    cidr = "10.44.0.0/16" if kind == "routed" else "192.168.40.0/24"
+    net = network("net", kind, cidr, host_labels=LABELS)
+    control(story, *hosts, net, vm(), port(network="net", port_mode=mode))
+
+
+async def prepared(controlled: Controlled) -> bool:
+    """Whether the target of the VM's move was told that it can have its port."""
+    move = (await controlled.store.get(VirtualMachinePort, "web.0")).status.migration
+    return move is not None and move.prepared
+
+
+def bound(controlled: Controlled) -> list[str]:
+    """The chassis of the VM's ports that are enabled."""
+    rows = [row for row in controlled.rows().values() if not row.get("type") and row.get("enabled") is not False]
+    return [row["options"]["requested-chassis"] for row in rows]
+
+
+@pytest.mark.parametrize("where", ["kvm-1", "kvm-2"])
+def test_a_network_that_ceases_to_reach_the_host_of_a_vm_that_runs_serves_it_and_says_so(where: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, where)
+        before = controlled.ovn.rows
+        await controlled.change(VirtualNetwork, "net", spec={"host_labels": {"rack": "b"}})
+        await controlled.clock.sleep(3000.0)
+        assert {table: controlled.ovn.rows[table] for table in before} == before
+        assert await controlled.problem_of(VirtualMachinePort, "web.0") == ""
+        found = (await controlled.store.get(VirtualMachinePort, "web.0")).status
+        notice = condition(found.conditions, "AddressesReserved")
+        assert notice is not None
+        assert (notice.status, notice.reason) == ("False", "host-not-reached")
+        assert ("VirtualMachinePort", "web.0", "NotChanged") in await events(controlled)
+
+    hosts = (host("kvm-1", labels=LABELS), host("kvm-2", labels=LABELS))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"))
+
+
+def test_a_port_follows_its_vm_to_a_host_that_the_network_does_not_reach() -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-2")
+        assert bound(controlled) == ["kvm-2"]
 
     control(story, host("kvm-1", labels=LABELS), host("kvm-2"), network(host_labels=LABELS), vm(), port())
 
@@ -331,6 +399,41 @@ def test_a_move_that_ends_at_its_target_while_the_cluster_is_paused_switches_ove
         assert [row["output_port"] for row in controlled.ovn.rows.get(ROUTES, ())] == ["rtos-net_kvm-2"] * (
             kind == "routed"
         )
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+def test_a_move_that_ends_while_no_controller_runs_and_the_cluster_is_paused_switches_over_with_the_next_one(
+    kind: str, mode: Any
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        await controlled.stop()
+        await assign(controlled, "kvm-2", migration=None)
+        await controlled.start()
+        assert bound(controlled) == ["kvm-2"]
+        move = (await controlled.store.get(VirtualMachinePort, "web.0")).status.migration
+        assert move is not None
+        assert (move.target, move.incarnation) == ("", ""), "it is noted no longer than needed"
+        await assign(controlled, "kvm-1")
+        assert bound(controlled) == ["kvm-2"], "the cluster is still paused"
+
+    control(story, *three_hosts(kind, mode))
+
+
+@KINDS
+def test_a_move_that_a_store_which_went_back_twice_noted_before_changes_nothing(kind: str, mode: Any) -> None:
+    async def story(controlled: Controlled) -> None:
+        await assign(controlled, "kvm-1", migration=moving("kvm-1", "kvm-2"))
+        await pause_in(controlled, "i-2")
+        before = controlled.rows()
+        await controlled.stop()
+        await assign(controlled, "kvm-2", migration=None)
+        await pause_in(controlled, "i-3")
+        await controlled.start()
+        assert controlled.rows() == before
 
     control(story, *three_hosts(kind, mode))
 
@@ -525,3 +628,74 @@ def test_rows_of_a_port_that_was_deleted_while_no_controller_ran_stay_until_it_i
 async def told_of_ports(controlled: Controlled) -> int:
     """How often it was told that a VM has rows without a port."""
     return sum([one.count async for one in list_all(controlled.store, Event) if one.reason == "PortMissing"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "name"),
+    [
+        ("layer2", SWITCHES, "net_ovn_layer2_switch"),
+        ("localnet", PORTS, "net_ovn_localnet_switch_localnet"),
+        ("routed", SWITCHES, "net_kvm-2"),
+        ("routed", ROUTER_PORTS, "rtos-net_kvm-1"),
+        ("routed", PORTS, "stor-net_kvm-2"),
+    ],
+)
+def test_a_part_of_a_network_that_somebody_deletes_is_made_again(kind: str, table: str, name: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        before = rows_by_name(controlled.ovn.rows)
+        controlled.ovn.commit([delete(PORTS, {"switch": name}), delete(table, {"name": name})], "somebody")
+        assert rows_by_name(controlled.ovn.rows) != before
+        await controlled.clock.sleep(60.0)
+        assert rows_by_name(controlled.ovn.rows) == before
+
+    control(story, *three_hosts(kind, None))
+
+
+def rows_by_name(rows: Rows) -> dict[str, list[Any]]:
+    """Rows of all tables, in the order of their names."""
+    return {table: sorted(found, key=str) for table, found in rows.items() if found}
+
+
+@pytest.mark.parametrize("kind", ["layer2", "localnet", "routed"])
+def test_a_northbound_database_that_was_restored_gets_the_networks_that_it_lacks(kind: str) -> None:
+    async def story(controlled: Controlled) -> None:
+        backup = controlled.ovn.backup()
+        await controlled.start()
+        before = rows_by_name(controlled.ovn.rows)
+        controlled.ovn.restore(backup)
+        controlled.ovn.reconnect()
+        await controlled.clock.sleep(60.0)
+        assert rows_by_name(controlled.ovn.rows) == before
+
+    control(story, *three_hosts(kind, None), starts=False)
+
+
+def test_a_network_that_the_store_lacks_is_not_taken_away_because_somebody_wrote_its_switch() -> None:
+    async def story(controlled: Controlled) -> None:
+        switch = controlled.rows(SWITCHES)["net_ovn_layer2_switch"]
+        await controlled.stop()
+        for kind, name in ((VirtualMachinePort, "web.0"), (VirtualMachine, "web"), (VirtualNetwork, "net")):
+            await controlled.delete(kind, name)
+        await controlled.start()
+        controlled.write(SWITCHES, {**switch, "other_config": {"note": "1"}})
+        await controlled.settle()
+        assert set(controlled.rows(SWITCHES)) == {"net_ovn_layer2_switch"}
+
+    control(story, *three_hosts("layer2", None))
+
+
+@pytest.mark.parametrize("fault", [None, OvnFault.LOST_BEFORE, OvnFault.LOST_AFTER])
+def test_the_proxy_of_an_old_ovn_follows_a_vm_that_leaves_home_and_returns_though_an_answer_is_lost(
+    fault: OvnFault | None,
+) -> None:
+    async def story(controlled: Controlled) -> None:
+        controlled.ovn.version = "22.09.0"
+        await controlled.start()
+        for to, proxies in (("kvm-2", {"kvm-1": "", "kvm-2": " 10.44.0.1"}), ("kvm-1", {"kvm-1": "", "kvm-2": ""})):
+            controlled.ovn.faults.transactions += [fault] if fault is not None else []
+            await assign(controlled, to)
+            rows = {name: row["options"]["arp_proxy"] for name, row in controlled.rows().items() if "stor-" in name}
+            assert rows == {f"stor-net_{name}": f"169.254.1.1{more}" for name, more in proxies.items()}
+
+    hosts = (host("kvm-1"), host("kvm-2"))
+    control(story, *hosts, network("net", "routed", "10.44.0.0/16"), vm(), port(network="net"), starts=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.command import outlive
 
-from outlive.network.host_limits import reached_hosts, with_host_limits
+from outlive.network.host_limits import ReachedHosts, reached_hosts, with_host_limits
 from outlive.placement.rules import demands_of, judge
 from outlive.placement.vms import view_of_resource
 from outlive.resources import (
@@ -62,7 +62,8 @@ NETWORKS = {
 def test_a_vm_may_run_where_all_its_networks_reach(
     networks: tuple[str, ...], limits: dict[str, tuple[str, ...]], allowed: tuple[str, ...]
 ) -> None:
-    found = reached_hosts([port("web", number, one) for number, one in enumerate(networks)], NETWORKS, HOSTS)
+    ports = [port("web", number, one) for number, one in enumerate(networks)]
+    found = reached_hosts(ports, NETWORKS.get, ReachedHosts(HOSTS))
     assert found == limits
     vm = VirtualMachine(metadata=ObjectMeta(name="web"), status=VirtualMachineStatus(network_hosts=found))
     assert vm.allowed_hosts == demands_of(vm).host_limit == view_of_resource(vm).host_limit == allowed
@@ -91,7 +92,7 @@ def test_a_network_in_ovn_reaches_no_host_that_says_that_it_runs_none(
         ),
     ]
     green = VirtualNetwork(metadata=ObjectMeta(name="green"), spec=VirtualNetworkSpec(type=kind))
-    assert reached_hosts([port("web", 0, "green")], {"green": green}, hosts).get("green") == reached
+    assert ReachedHosts(hosts).find(green) == reached
 
 
 def test_the_limits_of_its_user_and_of_its_networks_hold_together() -> None:

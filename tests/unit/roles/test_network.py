@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support.network_clouds import INTERFACE, MAC, Cloud, in_cloud
+from tests.support.network_clouds import INTERFACE, MAC, Cloud, guest, in_cloud
 from tests.support.northbound import OLD
 
 from outlive.base.clock import LoopClock
@@ -18,8 +18,13 @@ from outlive.network.ports import Scope
 from outlive.resources import (
     Assigned,
     Hypervisor,
+    HypervisorSpec,
+    HypervisorStatus,
     Migration,
     ObjectMeta,
+    VirtualMachine,
+    VirtualNetwork,
+    VirtualNetworkSpec,
 )
 from outlive.simulation.network import SimulatedNorthbound
 
@@ -236,6 +241,58 @@ def test_a_vm_stays_on_hosts_that_its_network_reaches_also_without_ovn(on_ovn: b
         assert (await cloud.vm()).allowed_hosts == ()
 
     in_cloud("rack", story, on_ovn=on_ovn)
+
+
+def looked_at(cloud: Cloud) -> int:
+    """How often the limits of a VM, or all hosts, were looked at."""
+    start = 'outlive_controller_reconciles_total{controller="network-hosts"'
+    lines = cloud.role.metrics.render().decode().splitlines()
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(start))
+
+
+def test_a_host_without_ovn_concerns_only_vms_on_networks_that_reach_others_than_before() -> None:
+    hosts = [
+        Hypervisor(
+            metadata=ObjectMeta(name=f"h-{number}"),
+            spec=HypervisorSpec(management="node"),
+            status=HypervisorStatus(chassis=""),
+        )
+        for number in range(20)
+    ]
+    plain = VirtualNetwork(metadata=ObjectMeta(name="plain"), spec=VirtualNetworkSpec(type="bridged"))
+    guests = [one for number in range(40) for one in guest(f"g{number}", "plain", number)]
+
+    async def story(cloud: Cloud) -> None:
+        started = looked_at(cloud)
+        assert started <= 2 * (len(guests) // 2 + 1) + 1, "each VM, and all hosts at once"
+        assert (await cloud.vm()).allowed_hosts == ("ch-1", "ch-2")
+        for host in hosts:
+            await cloud.store.delete(host.ref)
+            await asyncio.sleep(1)
+        assert looked_at(cloud) <= started + 2 * len(hosts), "the hosts, and in the end the VM on a network in OVN"
+        assert (await cloud.vm()).allowed_hosts == ()
+        assert (await cloud.store.get(VirtualMachine, "g0")).status.network_hosts == {}
+
+    in_cloud("green", story, on_ovn=False, beside=[*hosts, plain, *guests])
+
+
+def test_a_network_that_is_moved_into_ovn_keeps_its_vms_on_hosts_that_run_ovn() -> None:
+    async def story(cloud: Cloud) -> None:
+        assert (await cloud.vm()).allowed_hosts == ()
+        found = await cloud.store.get(VirtualNetwork, "plain")
+        await cloud.store.replace(
+            msgspec.structs.replace(found, spec=VirtualNetworkSpec(type="localnet", physical_network="physnet"))
+        )
+        await asyncio.sleep(2)
+        assert (await cloud.vm()).allowed_hosts == ("ch-1",)
+
+    plain = VirtualNetwork(metadata=ObjectMeta(name="plain"), spec=VirtualNetworkSpec(type="bridged"))
+    without = Hypervisor(
+        metadata=ObjectMeta(name="ch-2"),
+        spec=HypervisorSpec(management="node"),
+        status=HypervisorStatus(chassis=""),
+    )
+    in_cloud("plain", story, on_ovn=False, beside=[plain, without])
 
 
 def test_a_server_without_ovn_has_no_networks_to_check() -> None:
