@@ -17,7 +17,7 @@ from outlive.base.clock import Clock
 from outlive.network.informers import BY_NETWORK, BY_VM, NetworkInformers
 from outlive.network.views import lacks_ovn, reaches_host
 from outlive.resources import Hypervisor, Resource, VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.networks import IN_OVN
+from outlive.resources.networks import IN_OVN, present_type
 from outlive.runtime.controller import ControllerRun, Options, Requeue, Watch
 from outlive.runtime.election import Elector
 from outlive.runtime.manager import Manager
@@ -51,7 +51,7 @@ class ReachedHosts:
 
 def _selector_of(network: VirtualNetwork) -> _Selector:
     """All of a network that decides which hosts it reaches."""
-    return tuple(sorted(network.spec.host_labels.items())), network.spec.type in IN_OVN
+    return tuple(sorted(network.spec.host_labels.items())), present_type(network) in IN_OVN
 
 
 def reached_hosts(
