@@ -11,6 +11,8 @@ from outlive.network.operations import SWITCHES
 from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork, condition
 from outlive.resources.networks import interface_id
 
+pytestmark = pytest.mark.slow
+
 
 async def notice(controlled: Controlled, name: str = "web.0") -> str:
     """What is wrong with the port though it is programmed: a code."""

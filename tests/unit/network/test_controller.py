@@ -32,6 +32,8 @@ from outlive.resources.vms import MigrationPhase
 from outlive.simulation.network.ovn import OvnFault
 from outlive.store import list_all
 
+pytestmark = pytest.mark.slow
+
 OTHER = "0a:58:c0:a8:28:0a"
 FOREIGN = {"k8s.ovn.org/owner-controller": "green-network-controller"}
 

@@ -28,6 +28,8 @@ from outlive.resources import (
 )
 from outlive.simulation.network import SimulatedNorthbound
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("network", ["green", "red"])
 def test_the_stages_of_a_switch_over_are_measured_after_it(network: str) -> None:

@@ -23,6 +23,8 @@ from outlive.resources import (
 )
 from outlive.resources.networks import Subnet, VirtualMachinePortSpec, VirtualNetworkSpec, interface_id
 
+pytestmark = pytest.mark.slow
+
 NOBODY = Condition(type="Programmed", status="Unknown")
 
 

@@ -14,6 +14,8 @@ from outlive.simulation.hypervisors import domain_of
 from outlive.simulation.networks import Segment
 from outlive.simulation.world import World
 
+pytestmark = pytest.mark.slow
+
 TYPES = ("routed", "layer2", "localnet")
 
 
