@@ -165,6 +165,12 @@ def test_a_guest_of_a_host_that_lives_is_recovered_once_that_host_is_shut_out(cl
     assert f"isolated.{host.name}=" in port_row(lab)
     heal(lab)
     until(lambda: not host.on, "its power controller answers again, and switches it off", LIMIT_S, 0.2)
+    until(
+        lambda: proof(lab, host.name) == "power",
+        "that is proven: a host that is on again before is off again",
+        60.0,
+        0.2,
+    )
     heal(lab)
     until(lambda: "isolated" not in port_row(lab), "its ports are let go once the host has booted", LIMIT_S, 0.2)
 

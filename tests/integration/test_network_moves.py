@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab.command import proof
 from lab.network import NetworkLab, Pings, Stream, guest_interface, started
 from lab.processes import LabError, until
 
@@ -39,6 +40,7 @@ def _all_hosts_run(lab: NetworkLab) -> None:
     """Each test begins with three hosts, whatever the one before did to them."""
     for host in lab.hosts:
         if not host.on:
+            until(lambda name=host.name: proof(lab, name), f"{host.name} is proven dead, and left alone", 60)
             host.power_on()
 
     def all_hold() -> bool:
