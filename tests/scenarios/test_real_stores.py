@@ -41,7 +41,7 @@ KINDS = {
     "a promise that is broken on purpose, which the judges notice": "lying-power-controller-is-found-out",
 }
 SAMPLES = {
-    "http": {*KINDS.values(), "hosts-that-share-a-slot-die-together"},
+    "http": {*KINDS.values()},
     "sqlite": {"rack-loses-power", "live-move", "answers-of-the-store-are-lost"},
 }
 """On an API server every story is played. The HTTP server keeps everything in SQLite: it has a story of each kind, and
