@@ -126,9 +126,10 @@ def test_a_host_whose_ovn_controller_hangs_is_taken_off_the_overlay() -> None:
     told(story())
 
 
-def test_on_a_localnet_network_that_is_no_proof() -> None:
+@pytest.mark.parametrize("network", [WIRE, BLUE], ids=["sends without a tunnel", "may be a gateway"])
+def test_on_a_network_that_leads_out_of_the_host_that_is_no_proof(network: OwnNetwork) -> None:
     async def story() -> None:
-        cloud = Cloud(WIRE)
+        cloud = Cloud(network)
         cloud.ovn.freeze("kvm-1")
         assert await cloud.cut() == ()
 

@@ -8,7 +8,8 @@ here gives the port back to it, and the port requests another chassis. What is r
   every other chassis says that its tunnels are as the chassis are, but for those of hosts that are proven to be off.
   The chassis of every host that runs OVN and takes part has to say so, of a change that was made after the removal:
   a southbound database that was restored may lack some of them.
-  That is no proof for a localnet network, where a host sends without a tunnel.
+  That is no proof for a localnet network, where a host sends without a tunnel, nor for a routed one, of which the host
+  may be a gateway.
 
 A port that is bound by a chassis which is no other host's proves nothing: it may be a name of before of the same host.
 """
@@ -24,7 +25,7 @@ from outlive.network.chassis_table import ChassisTable
 from outlive.network.names import (
     INTERFACE_KEY,
     ISOLATED_KEY,
-    LOCALNET,
+    LAYER2,
     NOBODY,
     OWN_CONTROLLER,
     OWNER_KEY,
@@ -146,8 +147,8 @@ class OvnCuts(ArrivedPorts):
         for row in marked:
             binding = await sb.binding(str(row["name"]))
             bound = {binding.chassis, *binding.additional_chassis} - {""} if binding is not None else set()
-            is_local = external_ids(row).get(TOPOLOGY_KEY) == LOCALNET
-            is_cut = bound <= others and not behind and (obeys or not is_local)
+            is_overlay = external_ids(row).get(TOPOLOGY_KEY) == LAYER2
+            is_cut = bound <= others and not behind and (obeys or is_overlay)
             (isolated if is_cut else reached).add(SCOPE + external_ids(row).get(INTERFACE_KEY, ""))
         scope = isolated - reached - {SCOPE}
         evidence = (
