@@ -49,28 +49,28 @@ class ChassisTable(msgspec.Struct, frozen=True, kw_only=True):
             )
         return found.name
 
-    def names(self, host: str) -> frozenset[str]:
+    def find_names(self, host: str) -> frozenset[str]:
         """All names that the host may have in rows of OVN, and nobody else."""
         found = self.hosts[host]
-        return frozenset({host, found.name, found.reported}) - {""} - self.others(host)
+        return frozenset({host, found.name, found.reported}) - {""} - self.find_others(host)
 
-    def others(self, host: str) -> frozenset[str]:
+    def find_others(self, host: str) -> frozenset[str]:
         """The chassis of all hosts but this one."""
         return frozenset(one.name for name, one in self.hosts.items() if name != host and one.name)
 
-    def off(self, host: str) -> frozenset[str]:
+    def find_off(self, host: str) -> frozenset[str]:
         """The chassis of other hosts that have no power: they confirm nothing, and nobody is reached through them."""
         others = [one for name, one in self.hosts.items() if name != host]
         on = {one.name for one in others if not one.is_off} | {self.hosts[host].name}
         return frozenset(one.name for one in others if one.name not in on)
 
-    def expected(self, host: str) -> Set[str]:
+    def find_expected(self, host: str) -> Set[str]:
         """The chassis of other hosts that OVN has to know; a database that was restored may not, for a while.
 
         Those of hosts that are isolated were removed, and those of hosts that left in good order have ended.
         """
         found = {one.name for name, one in self.hosts.items() if name != host and one.is_expected}
-        return found - self.off(host)
+        return found - self.find_off(host)
 
     def find_unclear(self) -> Iterator[tuple[str, NotFound]]:
         """Hosts that run OVN and whose chassis is not known for sure, each with why."""

@@ -42,8 +42,8 @@ def read_table(
 def test_a_host_is_the_chassis_that_its_record_names_else_what_it_says_else_what_ovn_knows() -> None:
     table = read_table(SimulatedOvn("c"), a=("x", None), b=("", "y"), c=("", None))
     assert [table.find(one) for one in "abc"] == ["x", "y", "c"]
-    assert table.others("a") == {"y", "c"}
-    assert table.expected("a") == {"y"}, "a host that never said that it runs OVN may run none"
+    assert table.find_others("a") == {"y", "c"}
+    assert table.find_expected("a") == {"y"}, "a host that never said that it runs OVN may run none"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_ovn_has_to_know_the_chassis_of_hosts_that_take_part_and_are_not_isolate
     record: MemberRecord, is_expected: bool
 ) -> None:
     table = read_table(SimulatedOvn("a"), a=("", "a"), b=("", "b"), records={"b": record})
-    assert table.expected("a") == ({"b"} if is_expected else set())
+    assert table.find_expected("a") == ({"b"} if is_expected else set())
 
 
 def test_a_host_that_says_that_it_runs_no_ovn_is_none() -> None:
     table = read_table(SimulatedOvn("a", "b"), a=("", ""), b=("", "b"))
     with pytest.raises(NotFound, match="a is no chassis"):
         table.find("a")
-    assert table.others("b") == set()
+    assert table.find_others("b") == set()
 
 
 def test_a_host_that_is_another_chassis_than_its_record_says_is_not_known() -> None:
@@ -87,7 +87,7 @@ def test_two_hosts_of_one_chassis_are_both_unknown_and_it_is_off_when_both_are()
     assert table.find("c") == "z"
     for off, known in (({"a"}, set()), ({"a", "b"}, {"x"})):
         hosts = {name: msgspec.structs.replace(one, is_off=name in off) for name, one in table.hosts.items()}
-        assert ChassisTable(hosts=hosts).off("c") == known
+        assert ChassisTable(hosts=hosts).find_off("c") == known
 
 
 def test_what_could_not_be_isolated_is_a_fault_before_it_has_to_be() -> None:

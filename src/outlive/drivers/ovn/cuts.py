@@ -101,7 +101,7 @@ class OvnCuts(ArrivedPorts):
             return
         nb, sb = await self._databases()
         table = await self._read_table()
-        chassis, own_names, receipt = table.find(host), table.names(host), Receipt()
+        chassis, own_names, receipt = table.find(host), table.find_names(host), Receipt()
         self._ordered.pop(host, None)
         self._removed.pop(host, None)
         for start in range(0, len(interfaces), PART):
@@ -119,7 +119,7 @@ class OvnCuts(ArrivedPorts):
         if any(one.name == chassis for one in await sb.chassis()):
             _log.warning("ovn.chassis_removed", host=host, chassis=chassis, epoch=epoch)
             await sb.forget_chassis(chassis)
-        others = [one.name for one in await sb.chassis() if one.name not in table.off(host)]
+        others = [one.name for one in await sb.chassis() if one.name not in table.find_off(host)]
         if chassis not in others:
             number = await self._number_removed(nb, sb, host)
             await nb.applied(Receipt(nb_cfg=number), on=others, limit_s=OTHERS_S)
@@ -132,7 +132,7 @@ class OvnCuts(ArrivedPorts):
             return CutReport()
         table = await self._read_table()
         chassis = table.find(host)
-        off, others = table.off(host), table.others(host)
+        off, others = table.find_off(host), table.find_others(host)
         number = await self._number_ordered(nb, sb, host)
         known = {one.name: one.nb_cfg for one in await sb.chassis() if one.name not in off}
         if chassis in known:
@@ -140,7 +140,7 @@ class OvnCuts(ArrivedPorts):
             behind = find_behind(known, number, {chassis})
         else:
             number = await self._number_removed(nb, sb, host)
-            behind = find_behind(known, number, known.keys() | table.expected(host))
+            behind = find_behind(known, number, known.keys() | table.find_expected(host))
         obeys = not behind and chassis in known
         isolated: set[str] = set()
         reached: set[str] = set()
