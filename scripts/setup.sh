@@ -66,6 +66,14 @@ ovn-controller ovn-host
 ethtool ethtool
 ping iputils-ping
 dhclient isc-dhcp-client
+dnsmasq dnsmasq-base
+pdns_server pdns-server
+/usr/lib/x86_64-linux-gnu/pdns/libgsqlite3backend.so pdns-backend-sqlite3
+dig bind9-dnsutils
+/usr/lib/frr/bgpd frr
+java default-jre-headless
+/usr/share/java/zookeeper.jar zookeeper
+kmod kmod
 ssh openssh-client
 END
     [ -n "$packages" ] || return 0

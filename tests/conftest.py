@@ -85,6 +85,23 @@ def _ovn() -> bool:
     return os.geteuid() == 0 and all(shutil.which(program) is not None for program in programs)
 
 
+def _zookeeper() -> bool:
+    return Path("/usr/share/java/zookeeper.jar").exists() and shutil.which("java") is not None
+
+
+def _links() -> bool:
+    programs = ("ip", "nft", "nsenter", "ping", "dhclient")
+    return os.geteuid() == 0 and all(shutil.which(program) is not None for program in programs)
+
+
+def _network_services() -> bool:
+    return _links() and all(shutil.which(name) is not None for name in ("dnsmasq", "pdns_server", "dig"))
+
+
+def _frr() -> bool:
+    return Path("/usr/lib/frr/bgpd").exists() and _links()
+
+
 def _sshd() -> bool:
     return Path("/usr/sbin/sshd").exists() and shutil.which("ssh") is not None
 
@@ -99,6 +116,10 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "libvirt": _libvirt,
     "ovn": _ovn,
     "ceph": _ceph,
+    "zookeeper": _zookeeper,
+    "links": _links,
+    "network-services": _network_services,
+    "frr": _frr,
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "age": lambda: shutil.which("age") is not None,
