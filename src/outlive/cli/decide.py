@@ -61,6 +61,7 @@ def decision_table() -> DecisionTable:
     from outlive.node import decisions as node
     from outlive.placement import decisions as placement
     from outlive.recovery import plan as recovery
+    from outlive.runtime import schema_decisions as schema
     from outlive.runtime.decisions import DecisionTable
     from outlive.storage import decisions as storage
 
@@ -74,6 +75,7 @@ def decision_table() -> DecisionTable:
             *node.SAFETY_STEPS,
             *placement.DECISIONS,
             *recovery.DECISIONS,
+            *schema.DECISIONS,
             *storage.DECISIONS,
         )
     )
