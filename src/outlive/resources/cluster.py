@@ -125,6 +125,15 @@ class PrimaryRequest(Part, frozen=True, kw_only=True):
     """The coordinator that is meant."""
 
 
+class SchemaWish(Part, frozen=True, kw_only=True):
+    """Which storage schema the cluster is to have (docs/operating/upgrades.md)."""
+
+    to: Annotated[int, Meta(ge=1)] | None = None
+    """The schema that it goes to, also back to an older one; absent: the newest that all hosts know."""
+    exclude: Annotated[tuple[str, ...], at_most(1000)] = ()
+    """Hosts that are not waited for: they have been stopped or fenced for more than a day."""
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """What operators want of the whole cluster."""
 
@@ -153,6 +162,7 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     primary: PrimaryRequest | None = None
     """The last request to hand the role of the primary coordinator over."""
+    schema: SchemaWish = SchemaWish()
     confirmed_incarnation: str = ""
     """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
     over."""
@@ -190,6 +200,55 @@ class Pause(Part, frozen=True, kw_only=True):
     """Hosts that have not registered what they run, as far as they were counted, and those that the backup lacks."""
 
 
+SCHEMA_HOLD_S: Final = 300.0
+"""How long an upgrade of the storage schema keeps hosts from being condemned, at most."""
+
+
+class SchemaHold(Part, frozen=True, kw_only=True):
+    """The storage schema is being changed: no host is condemned meanwhile, for five minutes at most."""
+
+    to: int
+    """The schema that the cluster goes to."""
+    since: datetime
+    """When the change began."""
+    by: str = ""
+    """Who carries it out."""
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it still counts. A moment that lies further ahead than clocks differ does not."""
+        return abs(now - self.since.timestamp()) < SCHEMA_HOLD_S
+
+
+class SchemaStep(Part, frozen=True, kw_only=True):
+    """One step of the storage schema that was carried out."""
+
+    start: int = msgspec.field(name="from")
+    """The schema before."""
+    to: int
+    """The schema after: the one above or below it."""
+    ended_at: datetime
+    """When the step was done."""
+    by: str = ""
+    """Who carried it out."""
+
+
+SCHEMA_STEPS: Final = 16
+"""Steps of the storage schema that are kept."""
+
+
+class ClusterSchema(Part, frozen=True, kw_only=True):
+    """The storage schema by which the store is written."""
+
+    version: int = 0
+    """Its number; 0: nobody has written it down, which means 1."""
+    hold: SchemaHold | None = None
+    """Absent: it is not being changed."""
+    journal: Annotated[tuple[SchemaStep, ...], at_most(SCHEMA_STEPS)] = ()
+    """The last steps, the newest last."""
+    waiting_for: Annotated[tuple[str, ...], at_most(1000)] = ()
+    """Hosts whose installed version does not know the schema that others know."""
+
+
 class ClusterStatus(Part, frozen=True, kw_only=True):
     """Facts about the cluster as a whole."""
 
@@ -198,7 +257,8 @@ class ClusterStatus(Part, frozen=True, kw_only=True):
     former_incarnations: Annotated[tuple[str, ...], at_most(FORMER_LIMIT)] = ()
     """Those that it had before, the latest first; the latest sixteen."""
     schema_version: int = 0
-    """Version of the schema in which the store is written; 0: nobody has written it down."""
+    """What ``schema.version`` was called before; read where that is 0."""
+    schema: ClusterSchema = ClusterSchema()
     pause: Pause | None = None
     sealing_key: str = ""
     """Public half of the key that secrets are sealed for (docs/operating/secrets.md)."""
@@ -231,6 +291,7 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
             fields={
                 "spec": ("users", "import"),
                 "status.schemaVersion": ("controller",),
+                "status.schema": ("controller",),
                 "status.sealingKey": ("admin",),  # its writer can read all secrets that are sealed afterwards
                 "status.keyIds": ("admin",),
                 "status.lostPlaces": ("recovery",),
@@ -252,6 +313,16 @@ class Cluster(Resource, frozen=True, kw_only=True, tag="Cluster"):
 
     spec: ClusterSpec = ClusterSpec()
     status: ClusterStatus = ClusterStatus()
+
+    @property
+    def schema_version(self) -> int:
+        """The storage schema by which the store is written."""
+        return self.status.schema.version or self.status.schema_version or 1
+
+    def schema_hold(self, now: float) -> str:
+        """Why no host is condemned while the storage schema is changed; empty: hosts are."""
+        hold = self.status.schema.hold
+        return f"the storage schema changes to {hold.to}" if hold is not None and hold.is_fresh(now) else ""
 
     @property
     def paused(self) -> bool:

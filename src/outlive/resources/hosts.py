@@ -284,6 +284,15 @@ class Quarantine(Part, frozen=True, kw_only=True):
     """``spec.quarantineRelease`` when it began; another one ends it."""
 
 
+class HostSchema(Part, frozen=True, kw_only=True):
+    """Which storage schemas the daemon of a host knows (docs/operating/upgrades.md)."""
+
+    active: int = 0
+    """The one by which it works; 0: it does not say."""
+    latest: int = 0
+    """The newest one that its installed version knows; 0: it does not say, which means 1."""
+
+
 class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What is known of a host."""
 
@@ -347,6 +356,7 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """What the source calls it, where that cannot be the name of an object: with upper case, ``_`` or other signs."""
     version: str = ""
     """Version of its daemon; empty: it has none of ours."""
+    schema: HostSchema = HostSchema()
     observed_at: datetime | None = None
     """When these facts last changed; absent: never."""
 
@@ -383,6 +393,7 @@ _OF_ITS_DAEMON: Final = (
     "status.storageLost",
     "status.authorities",
     "status.version",
+    "status.schema",
 )
 """What only the daemon of the host says of it."""
 

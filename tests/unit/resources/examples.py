@@ -15,8 +15,8 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-from outlive.resources.cluster import Pause
-from outlive.resources.hosts import HostDeath, Quarantine, StorageLoss
+from outlive.resources.cluster import ClusterSchema, Pause, SchemaHold, SchemaStep, SchemaWish
+from outlive.resources.hosts import HostDeath, HostSchema, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
@@ -74,10 +74,17 @@ _OTHERS: tuple[r.Resource, ...] = (
             default_selector="load",
             primary=r.PrimaryRequest(id="i", verb="primary", host="kvm-1"),
             confirmed_incarnation="i",
+            schema=SchemaWish(to=2, exclude=("kvm-9",)),
         ),
         status=r.ClusterStatus(
             store_incarnation="i",
             schema_version=1,
+            schema=ClusterSchema(
+                version=1,
+                hold=SchemaHold(to=2, since=MOMENT, by="kvm-1"),
+                journal=(SchemaStep(start=2, to=1, ended_at=MOMENT, by="kvm-1"),),
+                waiting_for=("kvm-2",),
+            ),
             sealing_key="x25519:AA",
             key_ids=("a1",),
             lost_places=("rbd:vms",),
@@ -213,6 +220,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
+            schema=HostSchema(active=1, latest=2),
             source="import",
             source_name="KVM_1",
             observed_at=MOMENT,

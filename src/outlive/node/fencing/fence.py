@@ -80,8 +80,9 @@ class Opening:
         """Condemn a silent host on the version that was seen; ``None``: it lives.
 
         ``observers`` and ``looks`` explain, for whoever asks why, who saw the silence and how often it was looked at.
-        ``ordered``: somebody asks for it, silent or not; then only maintenance forbids it. What counts is the order as
-        it is now, and for the epoch that the host is in now: it may have joined again since the order was seen.
+        ``ordered``: somebody asks for it, silent or not; then only maintenance and a change of the storage schema
+        forbid it. What counts is the order as it is now, and for the epoch that the host is in now: it may have joined
+        again since the order was seen.
         """
         context, on, since = self._context, seen.membership, seen.since
         settings = await context.settings(host)
@@ -98,7 +99,7 @@ class Opening:
             if not by:
                 return None
             on, since = current, context.clock.monotonic()
-        hold = settings.maintenance(context.clock.now())
+        hold = settings.spares(context.clock.now())
         if not (hold or by):
             awaited = settings.is_awaited(departure_of(settings.hypervisor))
             hold = "its shutdown policy is freeze" if awaited else refuses(self._evaluated(), host)

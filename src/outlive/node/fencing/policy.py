@@ -346,6 +346,10 @@ class HostSettings:
         why = self.cluster_spec.resting(now)
         return why or ("maintenance of this host" if self.fencing.in_maintenance(now) else "")
 
+    def spares(self, now: float) -> str:
+        """Why the host is not condemned now: maintenance, or a change of the storage schema; empty: nothing."""
+        return self.maintenance(now) or ("" if self.cluster is None else self.cluster.schema_hold(now))
+
     @property
     def shutdown_policy(self) -> ShutdownPolicy:
         """What becomes of the host's VMs when it goes down in good order."""

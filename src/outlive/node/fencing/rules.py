@@ -258,9 +258,16 @@ class Rules:
                 uptime=sight,
             ),
             nodes=tuple(self._peers(now, resting)),
-            maintenance=resting and spec.resting(self._context.clock.now()) != "",
+            maintenance=self._spares_all(resting=resting),
             primary=self._context.primary() or None,
         )
+
+    def _spares_all(self, *, resting: bool) -> bool:
+        """Whether nobody is condemned now: renewals may be late while the storage schema changes."""
+        cluster, now = self._context.clusters.get(CLUSTER), self._context.clock.now()
+        if cluster is None:
+            return False
+        return (resting and cluster.spec.resting(now) != "") or cluster.schema_hold(now) != ""
 
     def _peers(self, now: float, resting: bool) -> Iterable[Peer]:
         wall = self._context.clock.now()

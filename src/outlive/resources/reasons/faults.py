@@ -102,6 +102,8 @@ class FaultCode(enum.StrEnum):
     STORE_QUOTA = "store-quota"
     STORE_REFUSES = "store-refuses"
     OBJECT_MALFORMED = "object-malformed"
+    SCHEMA_UPGRADE_WAITING = "schema-upgrade-waiting"
+    SCHEMA_UPGRADE_STUCK = "schema-upgrade-stuck"
     AUDIT_NOT_WRITTEN = "audit-not-written"
     AUDIT_SUMMARIZED = "audit-summarized"
     AUDIT_LOST = "audit-lost"
@@ -528,6 +530,19 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         5,
         "objects are not understood, so that what was last understood of them counts: {what}",
         "mend or delete them (kubectl explain KIND); an object of a newer version needs a newer Outlive",
+    ),
+    FaultCode.SCHEMA_UPGRADE_WAITING: FaultEntry(
+        Severity.INFO,
+        5,
+        "the storage schema stays {version}, as some hosts do not know {to} yet: {what}",
+        "install this version of Outlive there; one that is gone for more than a day: "
+        "outlive schema upgrade --exclude HOST",
+    ),
+    FaultCode.SCHEMA_UPGRADE_STUCK: FaultEntry(
+        Severity.WARNING,
+        20,
+        "the storage schema does not come from {version} to {to}: {why}",
+        "see outlive schema status; it is tried again, and nothing is lost meanwhile",
     ),
     FaultCode.STORE_QUOTA: FaultEntry(
         Severity.WARNING,
