@@ -1,0 +1,117 @@
+"""Locks in the ensemble: many readers or one writer, first come, first served.
+
+A lock is an ephemeral numbered znode: it goes with the session of its holder. So it keeps two processes from doing the
+same work, and nothing that must be safe rests on it: whoever holds one checks its own writes (``tree_move``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from kazoo import exceptions as zk
+
+from outlive.base.clock import Clock
+from outlive.base.deadline import set_within
+from outlive.base.errors import OutliveError, Unavailable, Unknown
+from outlive.base.logging import get_logger
+from outlive.store.schema.lock_tries import (
+    LockAnswer,
+    LockInput,
+    LockOutcome,
+    LockResult,
+    count_tries,
+    pause_before_next,
+)
+from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient
+
+READER: Final = "-r-"
+WRITER: Final = "-w-"
+_DIGITS: Final = 10
+_log = get_logger("store.zookeeper")
+
+
+class StoreLock:
+    """One lock that one task wants. ``owner`` is unique among all that want one. Not to be used twice at once."""
+
+    def __init__(self, client: ZooKeeperClient, path: str, *, owner: str, shared: bool, clock: Clock) -> None:
+        self._client = client
+        self._path = path
+        self._prefix = owner.replace("/", "_") + (READER if shared else WRITER)
+        self._shared = shared
+        self._clock = clock
+
+    async def acquire(self, limit_s: float) -> LockResult:
+        """Wait for the lock, up to ``limit_s`` at each try; a lost connection is tried again (``lock.acquire``)."""
+        outcomes: list[LockOutcome] = []
+        while True:
+            outcomes.append(await self._try(limit_s))
+            pause_s = pause_before_next(outcomes)
+            if pause_s is None:
+                result = count_tries(LockInput(outcomes=tuple(outcomes)))
+                if result.result is not LockAnswer.ACQUIRED:
+                    await self.release()
+                return result
+            await self._clock.sleep(pause_s)
+
+    async def release(self) -> None:
+        """Give the lock back; nothing happens where it was not acquired. The end of the session does it as well."""
+        try:
+            mine = await self._mine()
+            if mine:
+                await self._client.delete_many([f"{self._path}/{one}" for one in mine])
+        except OutliveError as error:
+            _log.info("store.zookeeper.lock_not_released", path=self._path, why=str(error))
+
+    async def _try(self, limit_s: float) -> LockOutcome:
+        until = self._clock.monotonic() + limit_s
+        try:
+            while True:
+                before = await self._before()
+                if before is None:
+                    return LockOutcome.OK
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0.0:
+                    return LockOutcome.TIMEOUT
+                gone = asyncio.Event()
+                watched = f"{self._path}/{before}"
+                if await self._client.exists(watched, lambda _, gone=gone: self._client.post(gone.set)) is not None:
+                    await set_within(gone, left_s)
+        except (Unavailable, Unknown):
+            return LockOutcome.CONNECTION_ERROR
+        except TransactionRefused as refused:
+            if isinstance(refused.error, zk.NoNodeError):
+                return LockOutcome.NO_NODE
+            raise self._client.error(refused.error, writing=True) from None
+
+    async def _before(self) -> str | None:
+        """The last one that has to go before this is its turn; ``None``: it is."""
+        names = await self._names()
+        mine = [name for name in names if name.startswith(self._prefix)]
+        if not mine:
+            await self._client.commit([_ephemeral(f"{self._path}/{self._prefix}")])
+            names = await self._names()
+            mine = [name for name in names if name.startswith(self._prefix)]
+            if not mine:
+                raise Unavailable("the session was lost while it waited for a lock", remedy="try again")
+        ahead = names[: names.index(mine[0])]
+        counted = [name for name in ahead if not self._shared or WRITER in name]
+        return counted[-1] if counted else None
+
+    async def _names(self) -> list[str]:
+        """Of all that want the lock, in the order in which they came."""
+        found = (await self._client.children_many((self._path,), fresh=True))[0] or []
+        return sorted(found, key=lambda name: name[-_DIGITS:])
+
+    async def _mine(self) -> list[str]:
+        return [name for name in await self._names() if name.startswith(self._prefix)]
+
+
+async def is_locked(client: ZooKeeperClient, path: str) -> bool:
+    """Whether anybody holds the lock as a writer, or waits for it."""
+    found = (await client.children_many((path,), fresh=True))[0] or []
+    return any(WRITER in name for name in found)
+
+
+def _ephemeral(path: str) -> Operation:
+    return lambda transaction: transaction.create(path, b"", ephemeral=True, sequence=True)
