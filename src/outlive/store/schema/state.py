@@ -10,11 +10,28 @@ value has not changed since the writer read it, so that nobody writes to a path 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from outlive.base.errors import Refused
+
+_MARK: Final = b"@"
+COPY_S: Final = 60.0
+"""How long copying may take: writes of what is copied wait for it. After it all is undone."""
+LAST_S: Final = 2.0
+"""How long copying what hosts renew may take."""
+OVERDUE_S: Final = COPY_S + 5.0
+"""After how long without a change writers give copying up, and so undo it."""
+OVERDUE_LAST_S: Final = LAST_S + 1.0
+"""The same, where hosts wait: in profile ``fast`` a guard ends its VMs five seconds after the last renewal."""
+LAST_KINDS: Final = frozenset({"memberships", "elections"})
+"""Kinds that are copied last: their writers act when they cannot write."""
+
+
+def is_last(path: str) -> bool:
+    """Whether a path of the tree is copied last."""
+    return path.rpartition("/")[2] in LAST_KINDS
 
 
 class SchemaMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -33,6 +50,15 @@ class SchemaMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     count and what was copied is removed."""
     frozen: tuple[str, ...] = ()
     """Paths below which nobody writes now."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long nothing of this may change until others give it up."""
+        return OVERDUE_LAST_S if any(map(is_last, self.frozen)) else OVERDUE_S
+
+    def given_up(self) -> SchemaMove:
+        """The step undone: the old paths may be written again."""
+        return msgspec.structs.replace(self, phase="undo", frozen=())
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -76,6 +102,3 @@ def split_moved(raw: bytes) -> tuple[bytes, str]:
         return raw, ""
     version, _, rest = raw[len(_MARK) :].partition(b"\n")
     return rest, version.decode("ascii", "replace")
-
-
-_MARK = b"@"

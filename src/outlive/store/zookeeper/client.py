@@ -182,15 +182,25 @@ class ZooKeeperClient:
         found: ZnodeStat | None = (await self._read([_exists(path, watch)], fresh=fresh))[0]
         return found
 
+    async def acls_many(self, paths: Sequence[str]) -> list[list[ACL]]:
+        """Who may do what with each znode; empty where it is not there."""
+        found: list[Any] = []
+        for start in range(0, len(paths), WINDOW):
+            found += await self._read([_acls(path) for path in paths[start : start + WINDOW]], fresh=False)
+        return [list(one[0]) if one is not None else [] for one in found]
+
     async def get_acl(self, path: str) -> list[ACL]:
         """Who may do what with a znode; empty where it is not there."""
-        found = (await self._read([lambda kazoo: kazoo.get_acls_async(path)], fresh=False))[0]
-        return list(found[0]) if found is not None else []
+        return (await self.acls_many((path,)))[0]
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop call it; from any thread."""
         if self._loop is not None:
             _post(self._loop, call)
+
+    def waker(self, event: asyncio.Event) -> Callable[[Any], None]:
+        """A watch that sets the event."""
+        return lambda _: self.post(event.set)
 
     async def barrier(self) -> None:
         """Have the server know everything that was acknowledged to anybody before."""
@@ -242,12 +252,16 @@ class ZooKeeperClient:
         _raise_refused(answer)
         return list(answer)
 
-    async def ensure(self, path: str, acl: Sequence[ACL] | None = None) -> None:
-        """Make the znode and those above it where they are missing."""
+    async def ensure(self, path: str, acl: Sequence[ACL] | None = None, *, condition: Operation | None = None) -> None:
+        """Make the znode and those above it where they are missing. ``TransactionRefused`` of index 0 where a condition
+        does not hold."""
+        conditions = [] if condition is None else [condition]
         for end in [place for place, letter in enumerate(path) if letter == "/" and place] + [len(path)]:
             try:
-                await self.commit([create(path[:end], b"", acl)])
+                await self.commit([*conditions, create(path[:end], b"", acl)])
             except TransactionRefused as refused:
+                if refused.index < len(conditions):
+                    raise
                 if not isinstance(refused.error, zk.NodeExistsError):
                     raise self.error(refused.error, writing=True) from None
 
@@ -410,6 +424,10 @@ def _get(path: str) -> Begin:
     return lambda kazoo: kazoo.get_async(path)
 
 
+def _acls(path: str) -> Begin:
+    return lambda kazoo: kazoo.get_acls_async(path)
+
+
 def _children(path: str) -> Begin:
     return lambda kazoo: kazoo.get_children_async(path)
 
@@ -431,6 +449,11 @@ def _check(kazoo: KazooClient) -> None:
 def create(path: str, data: bytes, acl: Sequence[ACL] | None = None, *, numbered: bool = False) -> Operation:
     """Make a znode; ``numbered``: the server adds ten digits to its name."""
     return lambda transaction: transaction.create(path, data, acl=list(acl) if acl else None, sequence=numbered)
+
+
+def check(path: str, version: int) -> Operation:
+    """Have the transaction refused unless the znode has this version."""
+    return lambda transaction: transaction.check(path, version)
 
 
 def put(path: str, data: bytes, version: int = -1) -> Operation:

@@ -75,7 +75,7 @@ class StoreLock:
                     return LockOutcome.TIMEOUT
                 gone = asyncio.Event()
                 watched = f"{self._path}/{before}"
-                if await self._client.exists(watched, lambda _, gone=gone: self._client.post(gone.set)) is not None:
+                if await self._client.exists(watched, self._client.waker(gone)) is not None:
                     await set_within(gone, left_s)
         except (Unavailable, Unknown):
             return LockOutcome.CONNECTION_ERROR

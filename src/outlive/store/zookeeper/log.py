@@ -15,7 +15,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.client import TransactionRefused, ZooKeeperClient, create, remove
+from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient, create, remove
 from outlive.store.zookeeper.layout import entry_number, entry_path
 
 KEPT: Final = 1024
@@ -67,15 +67,20 @@ def next_number(stat: ZnodeStat) -> int:
 class ChangeReader:
     """Reads one log."""
 
-    def __init__(self, client: ZooKeeperClient, path: str) -> None:
+    def __init__(self, client: ZooKeeperClient, path: str, condition: Operation) -> None:
         self._client = client
         self._path = path
+        self._condition = condition
+        """Under which the log is made where it is missing."""
 
     async def end(self) -> Place:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
         stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
-            await self._client.ensure(self._path)
+            try:
+                await self._client.ensure(self._path, condition=self._condition)
+            except TransactionRefused:
+                raise Lagging(f"{self._path} is not where the log is") from None
             stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")

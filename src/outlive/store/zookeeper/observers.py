@@ -23,6 +23,7 @@ from outlive.store.selectors import Selector
 from outlive.store.zookeeper.log import ChangeReader, Entry, Lagging, Place
 
 if TYPE_CHECKING:
+    from outlive.store.zookeeper.layout import Layout
     from outlive.store.zookeeper.store import ZooKeeperStore
 
 DOUBT_S: Final = 2.0
@@ -59,12 +60,12 @@ class KindObserver(Generic[R]):
         client, wanted = self._store.client, wanted_label(self._selector)
         layout = await self._store.layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        reader = ChangeReader(client, layout.log(self._kind, host))
-        stop_listening = client.listen(self._woken.set)
+        reader = ChangeReader(client, layout.log(self._kind, host), self._store.schema.condition)
+        stops = [client.listen(self._woken.set), self._store.schema.listen(self._woken.set)]
         try:
             session = client.session
             place = await reader.end()
-            async for name, uid, raw, version in self._store.rows(self._kind):
+            async for name, uid, raw, version in self._store.rows(self._kind, layout):
                 for change in self._seen(name, uid, raw, version):
                     yield change
             yield Synced()
@@ -72,7 +73,7 @@ class KindObserver(Generic[R]):
             while True:
                 try:
                     now = client.session
-                    changes, place = await self._missed(reader, place, fresh=now != session)
+                    changes, place = await self._missed(reader, place, layout, fresh=now != session)
                     session, read_s = now, self._store.clock.monotonic()
                 except OutliveError as error:
                     if self._store.clock.monotonic() - read_s > DOUBT_S or self._store.closed:
@@ -86,15 +87,18 @@ class KindObserver(Generic[R]):
         except Lagging as error:
             raise Unavailable(str(error)) from None
         finally:
-            stop_listening()
+            for stop in stops:
+                stop()
 
-    async def _missed(self, reader: ChangeReader, place: Place, *, fresh: bool) -> tuple[list[Change[R]], Place]:
+    async def _missed(
+        self, reader: ChangeReader, place: Place, layout: Layout, *, fresh: bool
+    ) -> tuple[list[Change[R]], Place]:
         """What was written since, as changes that were not shown yet; nothing counts as shown if it raises."""
         session = self._store.client.session
         entries, end = await reader.after(place, fresh=fresh)
         last = {(entry.name, entry.uid): entry for entry in entries}  # in the order of their first entries
         there = [entry for entry in last.values() if not entry.gone]
-        found = await self._store.read_objects(self._kind, [(one.name, one.uid) for one in there])
+        found = await self._store.read_objects(self._kind, [(one.name, one.uid) for one in there], layout)
         if self._store.client.session != session:
             raise Unavailable("the session was replaced while it read")
         states = {(one.name, one.uid): row for one, row in zip(there, found, strict=True)}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from typing import Final, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from kazoo import exceptions as zk
@@ -24,7 +24,6 @@ from outlive.base.errors import (
     Invalid,
     NotUnderstood,
     OutliveError,
-    Refused,
     Unavailable,
     Unknown,
 )
@@ -37,6 +36,7 @@ from outlive.store import rules
 from outlive.store.contract import MALFORMED, Change, Malformed, Page, Reset, Synced
 from outlive.store.observation import StreamObservation
 from outlive.store.schema.documents import latest_version, load_document
+from outlive.store.schema.state import split_moved
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Tables, Write, labels_of
 from outlive.store.zookeeper.client import (
@@ -51,6 +51,7 @@ from outlive.store.zookeeper.client import (
 from outlive.store.zookeeper.layout import ALL, ENTRY, SCHEMA_PATH, Layout, entry_number, split_object
 from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, Entry, trim
 from outlive.store.zookeeper.observers import KindObserver
+from outlive.store.zookeeper.schema_view import LayoutChanged, SchemaView
 
 MENDS: Final = 4
 """Times that a transaction is sent again because a znode above was not made yet."""
@@ -69,11 +70,15 @@ LISTINGS: Final = 8
 MULTIPLES: Final = 10
 """A page has at most so many times ``PAGE_OBJECTS``."""
 
+Founds = list[Found | None]
+Answers = list[Any]
 Places = list[tuple[str, str]]
 """Names and uids."""
 States = list[tuple[bytes, int] | None]
 """JSON and version of objects; ``None`` for one that is gone."""
 Paths = list[str]
+
+T = TypeVar("T")
 
 _log = get_logger("store.zookeeper")
 
@@ -115,12 +120,15 @@ class ZooKeeperStore:
     embedded = False
     """See ``outlive.store.contract.Store``."""
 
-    def __init__(self, client: ZooKeeperClient, *, clock: Clock, ids: Ids, random: Random) -> None:
+    def __init__(
+        self, client: ZooKeeperClient, *, clock: Clock, ids: Ids, random: Random, schema: SchemaView | None = None
+    ) -> None:
         self.client = client
         self.clock = clock
         self._ids = ids
         self._random = random
-        self._layout: Layout | None = None
+        self.schema = schema or SchemaView(client, clock=clock)
+        self.schema.listen(self._forget_all)
         self._rows: OrderedDict[tuple[str, str], _Row] = OrderedDict()
         self._rows_bytes = 0
         self._listings: OrderedDict[tuple[str, str], Places] = OrderedDict()
@@ -138,21 +146,11 @@ class ZooKeeperStore:
         """It is this incarnation from now on."""
         if incarnation != self._incarnation:
             self._incarnation = incarnation
-            self._rows.clear()
-            self._rows_bytes = 0
+            self._forget_all()
 
     async def layout(self) -> Layout:
         """Where everything lies, by the version of the storage schema that counts."""
-        if self._layout is None:
-            found = await self.client.get(SCHEMA_PATH, fresh=True)
-            if found is None:
-                remedy = "correct chroot in the access file, or make the store: outlive zookeeper init"
-                raise Unavailable(f"{self.client.access.place} holds no store of Outlive", remedy=remedy)
-            text = found[0].decode("ascii", "replace").strip()
-            if not text.isdecimal():
-                raise Refused(f"{SCHEMA_PATH} says {text[:40]!r}, which is no number", remedy="restore a backup")
-            self._layout = Layout(load_document(int(text)))
-        return self._layout
+        return await self.schema.layout()
 
     async def prepare(self) -> None:
         """Make what a new store needs, the chroot first; what is there stays."""
@@ -174,7 +172,7 @@ class ZooKeeperStore:
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. With ``fresh`` it is read after a transaction of the quorum."""
         self._check_open(kind)
-        row = await self._read(kind, name, fresh=fresh)
+        row = await self._settled(lambda: self._read(kind, name, fresh=fresh))
         if row is None:
             raise rules.not_found(kind, name)
         found = self.understood_row(kind, name, row.uid, row.raw, row.transaction, None)
@@ -196,15 +194,20 @@ class ZooKeeperStore:
             raise Invalid(f"a page of {limit} objects", place="limit", remedy="ask for at least 1")
         self._check_open(kind)
         limit = min(limit, MULTIPLES * limits.PAGE_OBJECTS)
+        return await self._settled(lambda: self._page(kind, selector, limit, token))
+
+    async def _page(self, kind: type[R], selector: Selector | None, limit: int, token: str) -> Page[R]:
+        layout = await self.layout()
         names = self._listings.pop((kind.kind(), token), None) if token else None
         if names is None:
-            names = [place for place in await self._places(kind) if place[0] > token]
+            names = [place for place in await self._places(kind, layout) if place[0] > token]
         items: list[R] = []
         malformed: list[Malformed] = []
         last = ""
         for start in range(0, len(names), limits.YIELD_OBJECTS):
             part = names[start : start + limits.YIELD_OBJECTS]
-            for number, ((name, uid), row) in enumerate(zip(part, await self.read_objects(kind, part), strict=True)):
+            rows = await self.read_objects(kind, part, layout)
+            for number, ((name, uid), row) in enumerate(zip(part, rows, strict=True)):
                 found = self.understood_row(kind, name, uid, *row, selector) if row is not None else None
                 if found is not None and len(items) + len(malformed) == limit:
                     self._listings[kind.kind(), last] = names[start + number :]
@@ -219,27 +222,41 @@ class ZooKeeperStore:
             await asyncio.sleep(0)
         return Page(tuple(items), malformed=tuple(malformed))
 
-    async def rows(self, kind: type[Resource]) -> AsyncIterator[tuple[str, str, bytes, int]]:
-        """Name, uid, JSON and version of every object of the kind, in name order."""
-        places = await self._places(kind)
+    async def rows(self, kind: type[Resource], layout: Layout) -> AsyncIterator[tuple[str, str, bytes, int]]:
+        """Name, uid, JSON and version of every object of the kind, in name order; ``LayoutChanged``."""
+        places = await self._places(kind, layout)
         for start in range(0, len(places), limits.YIELD_OBJECTS):
             part = places[start : start + limits.YIELD_OBJECTS]
-            for (name, uid), row in zip(part, await self.read_objects(kind, part), strict=True):
+            for (name, uid), row in zip(part, await self.read_objects(kind, part, layout), strict=True):
                 if row is not None:
                     yield name, uid, *row
 
-    async def read_objects(self, kind: type[Resource], places: Sequence[tuple[str, str]]) -> States:
-        """JSON and version of the objects of these names and uids, in their order; ``None`` where one is gone."""
-        layout = await self.layout()
-        found = await self.client.get_many([layout.object(kind, name, uid) for name, uid in places])
-        return [None if one is None else (one[0], one[1].mzxid) for one in found]
+    async def read_objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: Layout) -> States:
+        """JSON and version of the objects of these names and uids, in their order; ``None`` where one is gone.
+        ``LayoutChanged`` where they are somewhere else by now."""
+        found = await self._get_many([layout.object(kind, name, uid) for name, uid in places], layout)
+        return [None if one is None else _read_row(one) for one in found]
 
-    async def _places(self, kind: type[Resource]) -> Places:
+    async def _places(self, kind: type[Resource], layout: Layout) -> Places:
         """Names and uids of all objects of the kind, in name order."""
-        root = (await self.layout()).objects(kind)
+        root = layout.objects(kind)
         buckets = (await self.client.children_many((root,), fresh=True))[0] or []
         found = await self.client.children_many([f"{root}/{bucket}" for bucket in buckets])
+        await self._get_many((), layout)
         return sorted(split_object(child) for children in found for child in children or ())
+
+    async def _get_many(self, paths: Sequence[str], layout: Layout, *, fresh: bool = False) -> Founds:
+        """Data and state of each; ``LayoutChanged`` where another schema counts by now: it is read after them."""
+        *found, schema = await self.client.get_many((*paths, SCHEMA_PATH), fresh=fresh)
+        self.schema.confirm(layout, schema)
+        return found
+
+    async def _settled(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What it returns; it begins anew where another schema counts meanwhile."""
+        for _ in range(TRIES):
+            with suppress(LayoutChanged):
+                return await work()
+        raise Unavailable("the storage schema changes all the time", remedy="see outlive schema status")
 
     async def _read(self, kind: type[Resource], name: str, *, fresh: bool) -> _Row | None:
         try:
@@ -249,17 +266,17 @@ class ZooKeeperStore:
         layout = await self.layout()
         hint = self._rows.get((kind.kind(), name))
         if hint is not None:  # who has the name has the znode: both are made and removed together
-            found = await self.client.get(layout.object(kind, name, hint.uid), fresh=fresh)
+            (found,) = await self._get_many((layout.object(kind, name, hint.uid),), layout, fresh=fresh)
             if found is not None:
                 return self._keep(kind, name, _row(hint.uid, found))
             self._forget(kind, name)
-        named = await self.client.get(layout.name(kind, name), fresh=fresh)
+        (named,) = await self._get_many((layout.name(kind, name),), layout, fresh=fresh)
         if named is None:
             return None
         uid = named[0].decode("ascii", "replace")
-        found = await self.client.get(layout.object(kind, name, uid))
+        (found,) = await self._get_many((layout.object(kind, name, uid),), layout)
         if found is None:  # it went since; what came after it counts
-            named = await self.client.get(layout.name(kind, name), fresh=fresh)
+            (named,) = await self._get_many((layout.name(kind, name),), layout, fresh=fresh)
             if named is None or named[0].decode("ascii", "replace") == uid:
                 return None
             raise Unavailable(f"{kind.kind()}/{name} is being replaced", remedy="try again")
@@ -322,6 +339,9 @@ class ZooKeeperStore:
 
     async def _write(self, kind: type[R], key: str, judge: Callable[[Batch], Write], version: str = "") -> R:
         """Judge a write on what is there and make it count. ``key`` is empty for a new object."""
+        return await self._settled(lambda: self._write_once(kind, key, judge, version))
+
+    async def _write_once(self, kind: type[R], key: str, judge: Callable[[Batch], Write], version: str) -> R:
         row = self._rows.get((kind.kind(), key))
         fresh = not key
         if key and (row is None or str(row.transaction) != version):
@@ -366,13 +386,12 @@ class ZooKeeperStore:
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
         for _ in range(MENDS):
             try:
-                answers = await self.client.commit(operations)
+                answers = await self._send(operations, (path, name_path, *logs), layout)
                 break
             except TransactionRefused as refused:
                 is_missing = isinstance(refused.error, zk.NoNodeError)
                 if is_missing and (row is None or refused.index >= of_object):
-                    for one in above if refused.index < of_object else logs:
-                        await self.client.ensure(one)
+                    await self._ensure(above if refused.index < of_object else logs, layout)
                     continue
                 self._forget(kind, key)
                 if is_missing or isinstance(refused.error, zk.BadVersionError | zk.NodeExistsError):
@@ -391,6 +410,27 @@ class ZooKeeperStore:
         stat = answers[of_object - 1]
         self._keep(kind, key, _row(uid, (raw, stat)))
         return _versioned(write.answer, stat.mzxid)
+
+    async def _send(self, operations: Sequence[Operation], paths: Sequence[str], layout: Layout) -> Answers:
+        """The answers of a transaction that is refused where anything has changed of the schema since it was read.
+
+        ``LayoutChanged`` where another one counts, so that nothing was written; it waits while these paths are copied.
+        """
+        while True:
+            await self.schema.wait_writable(paths, layout)
+            try:
+                return (await self.client.commit([self.schema.condition, *operations]))[1:]
+            except TransactionRefused as refused:
+                if refused.index:
+                    raise TransactionRefused(refused.index - 1, refused.error) from None
+            await self.schema.read()
+
+    async def _ensure(self, paths: Paths, layout: Layout) -> None:
+        """Make these znodes where they are missing, unless the schema has changed: then the next try says so."""
+        with suppress(TransactionRefused):
+            for path in paths:
+                self.schema.confirm_still(layout)
+                await self.client.ensure(path, condition=self.schema.condition)
 
     @staticmethod
     def _logs(layout: Layout, write: Write) -> Paths:
@@ -428,7 +468,7 @@ class ZooKeeperStore:
                         if isinstance(change, Synced):
                             failures = 1
                         yield change
-            except (Unavailable, Unknown) as error:
+            except (Unavailable, Unknown, LayoutChanged) as error:
                 if self.closed:
                     raise
                 wait = self._random.backoff(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
@@ -447,6 +487,7 @@ class ZooKeeperStore:
             task.cancel()
         if trims:
             await asyncio.wait(trims)
+        await self.schema.close()
         await self.client.close()
 
     # What is remembered
@@ -459,6 +500,11 @@ class ZooKeeperStore:
             _, old = self._rows.popitem(last=False)
             self._rows_bytes -= len(old.raw)
         return row
+
+    def _forget_all(self) -> None:
+        self._rows.clear()
+        self._rows_bytes = 0
+        self._listings.clear()
 
     def _forget(self, kind: type[Resource], name: str) -> None:
         old = self._rows.pop((kind.kind(), name), None)
@@ -478,8 +524,14 @@ class ZooKeeperStore:
 
 
 def _row(uid: str, found: Found) -> _Row:
-    raw, stat = found
-    return _Row(uid, raw, stat.version, stat.mzxid)
+    raw, transaction = _read_row(found)
+    return _Row(uid, raw, found[1].version, transaction)
+
+
+def _read_row(found: Found) -> tuple[bytes, int]:
+    """JSON and version of an object; one that was moved keeps the version that it had."""
+    raw, moved = split_moved(found[0])
+    return raw, int(moved) if moved.isdecimal() else found[1].mzxid
 
 
 def _versioned(obj: R, transaction: int) -> R:

@@ -25,8 +25,18 @@ from outlive.store.schema.conversions import convert_document
 from outlive.store.schema.documents import BASE, SchemaDocument, load_document
 from outlive.store.schema.lock_tries import LockAnswer
 from outlive.store.schema.plan import Op, PlanInput, plan_schema
-from outlive.store.schema.state import SchemaMove, SchemaState, decode_state, encode_state, mark_moved, split_moved
-from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient, create, put, remove
+from outlive.store.schema.state import (
+    COPY_S,
+    LAST_S,
+    SchemaMove,
+    SchemaState,
+    decode_state,
+    encode_state,
+    is_last,
+    mark_moved,
+    split_moved,
+)
+from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient, check, create, put, remove
 from outlive.store.zookeeper.layout import SCHEMA_PATH, split_object
 from outlive.store.zookeeper.locks import StoreLock
 
@@ -38,12 +48,6 @@ LEVEL: Final = 256
 """Znodes whose children are read together."""
 LOCK_S: Final = 300.0
 """How long to wait for another one that moves the tree."""
-COPY_S: Final = 60.0
-"""How long copying may take: writes of what is copied wait for it. After it all is undone."""
-LAST_S: Final = 2.0
-"""How long copying what hosts renew may take."""
-LAST_KINDS: Final = ("memberships", "elections")
-"""Kinds that are copied last: their writers act when they cannot write."""
 _ENTRY: Final = re.compile(r"/(all|host-[^/]*)/c[0-9]{10}$")
 """An entry of a log of changes: readers of a moved log list again, so that its entries are not needed."""
 
@@ -69,9 +73,9 @@ class JournalStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def renames(self) -> list[tuple[str, str]]:
-        """From where to where, those of kinds in ``LAST_KINDS`` last."""
+        """From where to where, those for which hosts wait last."""
         pairs = [(op[1], op[2]) for op in self.ops if op[0] == "rename"]
-        return sorted(pairs, key=lambda pair: pair[0].rpartition("/")[2] in LAST_KINDS)
+        return sorted(pairs, key=lambda pair: is_last(pair[0]))
 
 
 class TreeMover:
@@ -189,14 +193,13 @@ class TreeMover:
                     move = _replace(move, frozen=(*move.frozen, source))
                     state = _replace(state, moving=move)
                     await self._write(state)
-                last = source.rpartition("/")[2] in LAST_KINDS
-                if last and self._last_since is None:
+                if is_last(source) and self._last_since is None:
                     self._last_since = self._clock.monotonic()
                 await self._copy_tree(source, target, move)
         except _TooSlow:
             self._last_since = None
             _log.warning("schema.step_undone", version=state.version, to=move.to)
-            await self._write(_replace(state, moving=_replace(move, phase="undo", frozen=())))
+            await self._write(_replace(state, moving=move.given_up()))
             return
         for op in step.ops:
             if op[0] == "create":
@@ -335,7 +338,7 @@ class TreeMover:
         self._version = answers[0].version
 
     async def _commit(self, operations: Sequence[Operation]) -> None:
-        await self._client.commit([_check(self._version), *operations])
+        await self._client.commit([check(SCHEMA_PATH, self._version), *operations])
 
     async def _commit_all(self, operations: Sequence[tuple[Operation, int]]) -> None:
         """In order, in as few transactions as the limits allow."""
@@ -368,7 +371,3 @@ def _copied(path: str, data: bytes, stat: ZnodeStat) -> bytes:
     """The data of a copy: an object keeps the version that its readers know."""
     is_object = split_object(path.rpartition("/")[2])[1] != "" and data.startswith(b"{")
     return mark_moved(data, str(stat.mzxid)) if is_object else data
-
-
-def _check(version: int) -> Operation:
-    return lambda transaction: transaction.check(SCHEMA_PATH, version)
