@@ -1,0 +1,249 @@
+"""The tree of a store on real ZooKeeper servers goes from one storage schema to another while it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+from tests.support.loops import run_real
+from tests.support.schemas import MOVED, Cut, CutClient, document, dump, flavor_conversions
+from tests.support.zookeeper import shared_ensemble
+
+from outlive.base.clock import SystemClock
+from outlive.base.errors import Refused, Unavailable
+from outlive.base.ids import SystemIds
+from outlive.base.random import Random
+from outlive.resources import Flavor, FlavorSpec, MemberRecord, Membership, ObjectMeta, VirtualMachine
+from outlive.store import Delete, Reset, Synced, Upsert
+from outlive.store.schema.state import SchemaMove, SchemaState, encode_state
+from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
+from outlive.store.zookeeper.client import put
+from outlive.store.zookeeper.layout import SCHEMA_PATH
+from outlive.store.zookeeper.schema_view import SchemaView
+from outlive.store.zookeeper.tree_move import TreeMover
+
+pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
+CLOCK = SystemClock()
+LONG_AGO = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def on_servers(story: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    """Run it on a real loop."""
+
+    @functools.wraps(story)
+    def run_it() -> None:
+        run_real(story())
+
+    del run_it.__wrapped__  # type: ignore[attr-defined]  # pytest would call the story
+    return run_it
+
+
+def store_on(access: ZooKeeperAccess, seed: int = 1) -> ZooKeeperStore:
+    client = ZooKeeperClient(access)
+    view = SchemaView(client, clock=CLOCK, document=document)
+    return ZooKeeperStore(client, clock=CLOCK, ids=SystemIds(), random=Random(seed), schema=view)
+
+
+def mover(client: ZooKeeperClient, by: str = "a", **limits: float) -> TreeMover:
+    return TreeMover(client, by=by, clock=CLOCK, document=document, **limits)
+
+
+@asynccontextmanager
+async def filled(vms: int = 12) -> AsyncIterator[ZooKeeperStore]:
+    """A store with a membership, some VMs and a flavor."""
+    store = store_on(shared_ensemble().new_chroot())
+    await store.prepare()
+    await store.create(membership("kvm-1"))
+    for number in range(vms):
+        await store.create(VirtualMachine(metadata=ObjectMeta(name=f"vm-{number}")))
+    await store.create(Flavor(metadata=ObjectMeta(name="m1"), spec=FlavorSpec(flavor_name="m1")))
+    with flavor_conversions():
+        yield store
+    await store.close()
+
+
+def membership(name: str) -> Membership:
+    return Membership(metadata=ObjectMeta(name=name), record=MemberRecord(machine_id="m", boot_id="b"))
+
+
+def renewed(found: Membership) -> Membership:
+    return replace(found, record=replace(found.record, seq=found.record.seq + 1))
+
+
+@on_servers
+async def test_objects_keep_their_versions_when_they_are_moved_and_back() -> None:
+    async with filled() as store:
+        before = {vm.name: vm for vm in (await store.list(VirtualMachine)).items}
+        member = await store.get(Membership, "kvm-1")
+        for target in (2, 1):
+            state = await mover(store.client).run(target)
+            assert state == SchemaState(version=target)
+            assert {vm.name: vm for vm in (await store.list(VirtualMachine)).items} == before
+            assert store.schema.version == target
+        member = await store.replace(renewed(member))  # on the version from before both moves
+        assert (await store.get(Membership, "kvm-1", fresh=True)).record.seq == 1
+
+
+@on_servers
+async def test_the_old_paths_are_gone_and_the_new_ones_are_there() -> None:
+    async with filled() as store:
+        old = await dump(store.client)
+        await mover(store.client).run(2)
+        new = await dump(store.client)
+        assert "/extra" in new
+        assert not [path for path in new for kind in (*MOVED, "knowledges") if path.startswith(f"/objects/{kind}")]
+        assert len([path for path in new if path.startswith("/moved/objects/virtualmachines/") and "," in path]) == 12
+        assert b"v1alpha2" in next(
+            data for path, data in new.items() if path.startswith("/objects/flavors/") and "," in path
+        )
+        await mover(store.client).run(1)
+        back = await dump(store.client)
+        kept = {path for path in old if "/bumps/" not in path} - {"/schema"}
+        assert kept <= set(back)
+        assert not [path for path in back if path.startswith(("/moved", "/extra"))]
+
+
+@on_servers
+async def test_a_schema_from_the_future_is_refused_by_its_number() -> None:
+    async with filled() as store:
+        await store.client.commit([put(SCHEMA_PATH, b"7")])
+        other = ZooKeeperStore(ZooKeeperClient(store.client.access), clock=CLOCK, ids=SystemIds(), random=Random(1))
+        with pytest.raises(Refused, match="storage schema 7") as error:
+            await other.get(Membership, "kvm-1")
+        assert "install" in error.value.remedy
+        await other.close()
+
+
+async def cut_move(access: ZooKeeperAccess, target: int, cut_at: int) -> bool:
+    """Move the tree in a process that ends before that write; whether it came to it."""
+    client = CutClient(access)
+    client.cut_at = cut_at
+    try:
+        await mover(client, f"dead-{cut_at}").run(target)
+    except Cut:
+        return True
+    finally:
+        await client.close()
+    return False
+
+
+@on_servers
+async def test_who_moves_the_tree_may_end_before_any_write_on_the_way_there_and_back() -> None:
+    """Another one goes on where it was; meanwhile everything is found, and nobody is given anything older."""
+    async with filled(3) as store:
+        old = {vm.name: vm for vm in (await store.list(VirtualMachine)).items}
+        other = store_on(store.client.access)
+        cut_at, renewals, target = 1, 0, 2
+        while await cut_move(store.client.access, target, cut_at):
+            assert {vm.name: vm for vm in (await other.list(VirtualMachine)).items} == old
+            assert (await other.get(Membership, "kvm-1", fresh=True)).record.seq == renewals
+            assert await mover(store.client, f"next-{cut_at}").run(target) == SchemaState(version=target)
+            assert {vm.name: vm for vm in (await store.list(VirtualMachine)).items} == old
+            await other.replace(renewed(await other.get(Membership, "kvm-1")))
+            renewals += 1
+            assert (await store.get(Membership, "kvm-1", fresh=True)).record.seq == renewals
+            cut_at, target = cut_at + 1, 3 - target
+        assert cut_at > 40
+        await other.close()
+
+
+@on_servers
+async def test_writers_and_observers_go_on_while_the_tree_moves() -> None:
+    """No renewal fails, none is late by more than what a guard bears, and nothing is seen to be deleted."""
+    async with filled(200) as store:
+        others = [store_on(store.client.access, seed) for seed in range(2, 5)]
+        for number, other in enumerate(others):
+            await other.create(membership(f"host-{number}"))
+        stopped = asyncio.Event()
+        seen: list[object] = []
+
+        async def renew(other: ZooKeeperStore, name: str) -> float:
+            longest, found = 0.0, await other.get(Membership, name)
+            while not stopped.is_set():
+                began = CLOCK.monotonic()
+                found = await other.replace(renewed(found))
+                longest = max(longest, CLOCK.monotonic() - began)
+                await asyncio.sleep(0.01)
+            return longest
+
+        async def watch(other: ZooKeeperStore) -> None:
+            async for change in other.observe(VirtualMachine):
+                seen.append(change)
+
+        renewals = [asyncio.create_task(renew(one, f"host-{number}")) for number, one in enumerate(others)]
+        watching = asyncio.create_task(watch(others[0]))
+        await mover(store.client).run(2)
+        await mover(store.client).run(1)
+        await mover(store.client).run(2)
+        stopped.set()
+        longest = [await one for one in renewals]
+        assert max(longest) < 2.0, longest
+        await until(lambda: isinstance(seen[-1], Synced))
+        watching.cancel()
+        assert not [change for change in seen if isinstance(change, Delete)]
+        assert len({change.object.name for change in seen if isinstance(change, Upsert)}) == 200
+        assert [change for change in seen if isinstance(change, Reset)]
+        for other in others:
+            await other.close()
+
+
+async def until(done: Callable[[], bool], limit_s: float = 10.0) -> None:
+    end = CLOCK.monotonic() + limit_s
+    while not done():
+        assert CLOCK.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+@on_servers
+async def test_two_that_move_the_tree_do_it_once() -> None:
+    async with filled() as store:
+        first, second = mover(store.client, "a"), mover(store.client, "b")
+        states = await asyncio.gather(first.run(2), second.run(2))
+        assert set(states) == {SchemaState(version=2)}
+        assert [(one.start, one.to, one.undone) for one in await first.journal()] == [(1, 2, False)]
+
+
+@on_servers
+async def test_one_that_was_paused_writes_nothing_once_another_went_on() -> None:
+    async with filled() as store:
+        client = CutClient(store.client.access)
+        client.cut_at, client.resumed = 8, asyncio.Event()
+        slow = asyncio.create_task(mover(client, "slow").run(2))
+        await until(lambda: client.writes == client.cut_at)
+        locks = (await store.client.children_many(("/schema/locks",)))[0] or []
+        await store.client.delete_many([f"/schema/locks/{one}" for one in locks])  # its session ended meanwhile
+        await mover(store.client, "next").run(2)
+        before = await dump(store.client)
+        client.resumed.set()
+        with pytest.raises(Unavailable, match="another"):
+            await slow
+        assert await dump(store.client) == before
+        await client.close()
+
+
+@on_servers
+async def test_copying_that_takes_too_long_is_undone_and_writers_go_on() -> None:
+    async with filled() as store:
+        with pytest.raises(Unavailable, match="undone"):
+            await mover(store.client, copy_s=-1.0).run(2)
+        await store.replace(renewed(await store.get(Membership, "kvm-1")))
+        tree = await dump(store.client)
+        assert tree[SCHEMA_PATH] == b"1"
+        assert not [path for path in tree if path.startswith("/moved/objects")]
+        assert await mover(store.client).run(2) == SchemaState(version=2)
+
+
+@on_servers
+async def test_a_writer_gives_up_copying_that_is_overdue_in_the_place_of_who_died() -> None:
+    async with filled() as store:
+        move = SchemaMove(to=2, target=2, by="dead", since=LONG_AGO, frozen=("/objects/memberships",))
+        found = await store.get(Membership, "kvm-1")
+        await store.client.commit([put(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=move)))])
+        began = CLOCK.monotonic()
+        await store.replace(renewed(found))
+        assert 1.0 < CLOCK.monotonic() - began < 5.0
