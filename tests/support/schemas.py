@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.store.schema import conversions
+from outlive.resources import conversions
 from outlive.store.schema.documents import SchemaDocument, load_document
 from outlive.store.zookeeper.client import Found, Operation, ZooKeeperClient
 

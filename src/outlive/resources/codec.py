@@ -16,6 +16,7 @@ import msgspec
 from outlive.base import limits
 from outlive.base.errors import BadInput, Invalid
 from outlive.resources.amounts import Amounts
+from outlive.resources.conversions import CONVERSIONS, convert_document, stored_version
 from outlive.resources.foreign import ForeignResource
 from outlive.resources.meta import API_VERSION, R, Resource
 
@@ -68,15 +69,30 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode(kind: type[R], raw: bytes | bytearray | memoryview | str) -> R:
-    """A resource of that kind from JSON; ``Invalid`` names what is wrong."""
+    """A resource of that kind from JSON, of a version that becomes ours (``conversions``); ``Invalid`` names what is
+    wrong."""
     try:
         found = cast("R", _decoder(kind).decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        converted = _converted(kind, raw)
+        if converted is not None:
+            return decode(kind, converted)
         raise Invalid(f"not a {kind.kind()}: {error}", remedy="see docs/reference/resources.md") from None
     if not issubclass(kind, ForeignResource):
-        return found
+        if found.api_version == kind.info.api_version:
+            return found
+        converted = _converted(kind, raw)
+        return found if converted is None else decode(kind, converted)
     document = raw.encode() if isinstance(raw, str) else bytes(raw)
     return msgspec.structs.replace(found, api_version=kind.info.api_version, raw=document)
+
+
+def _converted(kind: type[Resource], raw: bytes | bytearray | memoryview | str) -> bytes | None:
+    """The object in the version of this release; ``None`` where it is of that, or nobody knows how."""
+    document = raw.encode() if isinstance(raw, str) else bytes(raw)
+    plural, before, after = kind.info.plural, stored_version(document), kind.info.version
+    known = before != after and (plural, before, after) in CONVERSIONS
+    return convert_document(plural, before, after, document) if known else None
 
 
 def decode_as(kind: Any, raw: bytes | bytearray | memoryview | str) -> Any:

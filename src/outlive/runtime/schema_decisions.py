@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from outlive.runtime.decisions import Decision
+from outlive.runtime.schema_steps import SCHEMA_STEP
 from outlive.store.schema.gate import GateInput, GateResult, open_gate
 from outlive.store.schema.lock_tries import LockInput, LockResult, count_tries
 from outlive.store.schema.plan import PlanInput, SchemaPlan, plan_schema
@@ -33,5 +34,5 @@ LOCK_ACQUIRE: Final = Decision(
     "What comes of trying to acquire a lock of the store",
     nulls_are_absent=True,
 )
-DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (SCHEMA_PLAN, SCHEMA_GATE, LOCK_ACQUIRE)
+DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (SCHEMA_PLAN, SCHEMA_GATE, SCHEMA_STEP, LOCK_ACQUIRE)
 """All of them."""

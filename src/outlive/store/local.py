@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from outlive.base import limits
 from outlive.base.clock import Clock, Instant
-from outlive.base.errors import Invalid, NotUnderstood, Unavailable
+from outlive.base.errors import Invalid, NotFound, NotUnderstood, Unavailable
 from outlive.base.ids import Ids
 from outlive.resources import KINDS, ObjectRef, R, Resource
+from outlive.resources.conversions import stored_version
 from outlive.store import rules
 from outlive.store.contract import MALFORMED, Malformed, Page
 from outlive.store.observers import INDEXED, Observation, Observers, wanted_label
@@ -142,6 +144,14 @@ class LocalStore(abc.ABC):
         """Delete, or mark where there are finalizers."""
         now = self._clock.now()
         await self._submit(lambda batch: rules.delete(batch, ref, uid=uid, version=version, now=now))
+
+    async def rewrite(self, kind: type[Resource]) -> None:
+        """Store every object of the kind in the version of this release; one that is stored in it stays."""
+        for key, stored in self._tables.table(kind).snapshot():
+            if stored_version(stored) == kind.info.version:
+                continue
+            with contextlib.suppress(NotFound):
+                await self._submit(lambda batch, key=key: rules.rewrite(batch, kind, key))  # type: ignore[misc]
 
     async def patch_metadata(
         self,

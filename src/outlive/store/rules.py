@@ -137,6 +137,15 @@ def patch_metadata(
     return _accept(batch, key, current, _replace(current, metadata=meta))
 
 
+def rewrite(batch: Batch, kind: type[Resource], key: str) -> Write:
+    """The object as it is, stored in the version of this release."""
+    before = batch.find(kind, key)
+    if before is None:
+        raise not_found(kind, key)
+    after = _replace(before, metadata=_replace(before.metadata, resource_version=batch.next_version()))
+    return Write(kind, key, before, after, encode(after), after)
+
+
 def check_metadata_patch(kind: type[Resource], ref: ObjectRef, labels: Mapping[str, str | None]) -> None:
     """``Forbidden`` where the kind lets nobody change these labels without a version."""
     policy = kind.info.writers.labels

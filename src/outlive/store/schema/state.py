@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlive.base.errors import Refused
+from outlive.base.errors import Refused, Unavailable
 
 _MARK: Final = b"@"
 COPY_S: Final = 60.0
@@ -32,6 +32,10 @@ LAST_KINDS: Final = frozenset({"memberships", "elections"})
 def is_last(path: str) -> bool:
     """Whether a path of the tree is copied last."""
     return path.rpartition("/")[2] in LAST_KINDS
+
+
+class MoveUndone(Unavailable):
+    """Copying took longer than writers may wait, so that all of it was undone."""
 
 
 class SchemaMove(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

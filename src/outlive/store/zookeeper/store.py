@@ -32,6 +32,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.resources import HOST_LABEL, KINDS, ObjectRef, R, Resource, check_name
 from outlive.resources.codec import decode
+from outlive.resources.conversions import convert_document
 from outlive.store import rules
 from outlive.store.contract import MALFORMED, Change, Malformed, Page, Reset, Synced
 from outlive.store.observation import StreamObservation
@@ -372,6 +373,9 @@ class ZooKeeperStore:
         uid = write.answer.metadata.uid
         path, name_path = layout.object(kind, key, uid), layout.name(kind, key)
         raw = write.raw or b""
+        stored = layout.document.kinds.get(kind.info.plural, kind.info.version)
+        if raw and stored != kind.info.version:
+            raw = convert_document(kind.info.plural, kind.info.version, stored, raw) or raw
         operations: list[Operation]
         if row is None:
             # The object is made empty and then filled: the second answer says which transaction this was.

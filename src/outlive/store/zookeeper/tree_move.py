@@ -21,13 +21,14 @@ from kazoo.protocol.states import ZnodeStat
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.schema.conversions import convert_document
+from outlive.resources.conversions import convert_document
 from outlive.store.schema.documents import BASE, SchemaDocument, load_document
 from outlive.store.schema.lock_tries import LockAnswer
 from outlive.store.schema.plan import Op, PlanInput, plan_schema
 from outlive.store.schema.state import (
     COPY_S,
     LAST_S,
+    MoveUndone,
     SchemaMove,
     SchemaState,
     decode_state,
@@ -156,7 +157,7 @@ class TreeMover:
             else:
                 await self._clean(state, move)
                 if move.phase == "undo":
-                    raise Unavailable(
+                    raise MoveUndone(
                         f"copying to schema {move.to} took longer than writers may wait", remedy="it was undone"
                     )
 

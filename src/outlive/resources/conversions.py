@@ -22,15 +22,26 @@ CONVERSIONS: Final[dict[tuple[str, str, str], Conversion]] = {}
 def convert_document(plural: str, before: str, after: str, raw: bytes) -> bytes | None:
     """The object in the version ``after``; ``None`` where it is no object of ``before``, for example one of ``after``
     already. ``Refused`` where nobody knows how."""
-    try:
-        document = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        return None  # nonsense stays what it is: readers report it
-    api_version = document.get("apiVersion") if isinstance(document, dict) else None
-    if not isinstance(api_version, str) or api_version.rpartition("/")[2] != before:
+    if stored_version(raw) != before:
         return None
     conversion = CONVERSIONS.get((plural, before, after))
     if conversion is None:
         raise Refused(f"nobody knows how {plural} of {before} become {after}", remedy="install the release that does")
-    group = api_version.rpartition("/")[0]
+    document = msgspec.json.decode(raw)
+    group = document["apiVersion"].rpartition("/")[0]
     return msgspec.json.encode({**conversion(document), "apiVersion": f"{group}/{after}" if group else after})
+
+
+def stored_version(raw: bytes) -> str:
+    """The version in which an object was stored; empty where it does not say."""
+    try:
+        return _heads.decode(raw).api_version.rpartition("/")[2]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""  # nonsense stays what it is: readers report it
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+
+
+_heads: Final = msgspec.json.Decoder(_Head)

@@ -1,0 +1,183 @@
+"""Brings the store to the storage schema that operators and hosts want, one step after the other.
+
+The elected controller runs it. Every controller also finishes a change of the tree that somebody else has begun and
+left: while that is open nobody may be able to win an election (docs/operating/upgrades.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock, as_datetime, as_instant
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.resources import Cluster, Hypervisor, Membership, ObjectRef
+from outlive.resources.cluster import CLUSTER, SCHEMA_STEPS, ClusterSchema, SchemaHold, SchemaStep
+from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.reasons.model import Value
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.runtime.schema_steps import (
+    SCHEMA_STEP,
+    SchemaAction,
+    SchemaHost,
+    SchemaObservation,
+    SchemaStepResult,
+)
+from outlive.store import Store, compare_and_swap, list_all, read
+from outlive.store.schema.documents import latest_version
+from outlive.store.schema.state import MoveUndone, SchemaState
+from outlive.store.schema.storage import SchemaStorage
+
+LOOK_S: Final = 5.0
+"""How often it is looked."""
+SOON_S: Final = 0.2
+"""The pause after a step that was done, and before a change is tried again whose store did not answer."""
+AGAIN_S: Final = 60.0
+"""The pause before a change is tried again that took too long."""
+STEPS: Final = 100
+"""Steps that follow each other without a pause in between at most."""
+
+_replace = msgspec.structs.replace
+_log = get_logger("schema")
+
+
+class SchemaUpgrade:
+    """See the module. ``leads``: whether this process is elected; ``latest`` is the newest schema that it knows."""
+
+    def __init__(
+        self,
+        store: Store,
+        storage: SchemaStorage,
+        *,
+        by: str,
+        leads: Callable[[], bool],
+        faults: FaultRecorder,
+        decisions: DecisionLog,
+        clock: Clock,
+        latest: int | None = None,
+    ) -> None:
+        self._store = store
+        self._storage = storage
+        self._by = by
+        self._leads = leads
+        self._faults = faults
+        self._decisions = decisions
+        self._clock = clock
+        self._latest = latest_version() if latest is None else latest
+        self._failed = ""
+        """Why the last change did not come to its end."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            pause_s = LOOK_S
+            try:
+                state = await self._storage.state()
+                if state.moving is not None:
+                    pause_s = SOON_S  # whoever began it: writers wait for its end
+                    await self._storage.run(state.moving.target)
+                elif self._leads():
+                    pause_s = await self._look(state)
+            except MoveUndone as error:
+                self._failed, pause_s = str(error), AGAIN_S
+                _log.warning("schema.undone", error=str(error))
+            except OutliveError as error:
+                _log.warning("schema.put_off", error=str(error))
+            await self._clock.sleep(pause_s)
+
+    async def _look(self, state: SchemaState) -> float:
+        for _ in range(STEPS):
+            seen = await self._observe(state)
+            result = self._decisions.use(SCHEMA_STEP, seen)
+            if not await self._take(result):
+                await self._report(state, result)
+                return LOOK_S
+            state = await self._storage.state()
+        return SOON_S
+
+    async def _observe(self, state: SchemaState) -> SchemaObservation:
+        cluster = await read(self._store, Cluster, CLUSTER) or Cluster()
+        members = {one.name async for one in list_all(self._store, Membership) if one.record.state == "Held"}
+        hosts = {
+            one.name: SchemaHost(
+                active=one.status.schema.active, latest=one.status.schema.latest, is_member=one.name in members
+            )
+            async for one in list_all(self._store, Hypervisor)
+            if one.spec.management == "node"
+        }
+        hold, move = cluster.status.schema.hold, state.moving
+        return SchemaObservation(
+            now=self._clock.now(),
+            version=state.version,
+            moving=move is not None,
+            target=0 if move is None else move.target,
+            recorded=cluster.schema_version,
+            wanted=cluster.spec.schema.to,
+            exclude=cluster.spec.schema.exclude,
+            latest=self._latest,
+            hosts=hosts,
+            hold_to=0 if hold is None else hold.to,
+            hold_since=0.0 if hold is None else as_instant(hold.since),
+        )
+
+    async def _take(self, result: SchemaStepResult) -> bool:
+        """Do it; whether there may be more to do at once."""
+        now = as_datetime(self._clock.now())
+        match result.action:
+            case SchemaAction.HOLD:
+                hold = SchemaHold(to=result.to, since=now, by=self._by)
+                await self._write(lambda schema: _replace(schema, hold=hold))
+            case SchemaAction.MOVE | SchemaAction.FINISH:
+                try:
+                    await self._storage.run(result.to)
+                except OutliveError as error:
+                    self._failed = str(error)
+                    raise
+                self._failed = ""
+            case SchemaAction.RECORD:
+                await self._write(lambda schema: _recorded(schema, result.to, now, self._by))
+            case SchemaAction.RELEASE:
+                await self._write(lambda schema: _replace(schema, hold=None))
+                return False
+            case _:
+                return False
+        return True
+
+    async def _write(self, change: Callable[[ClusterSchema], ClusterSchema]) -> None:
+        def changed(cluster: Cluster | None) -> Cluster | None:
+            if cluster is None:
+                return None
+            status = _replace(cluster.status, schema=change(cluster.status.schema))
+            return _replace(cluster, status=status)
+
+        await compare_and_swap(self._store, Cluster, CLUSTER, changed, clock=self._clock)
+
+    async def _report(self, state: SchemaState, result: SchemaStepResult) -> None:
+        """Faults, and in the cluster whom it waits for."""
+        subject = ObjectRef(kind="Cluster", name=CLUSTER)
+        active: list[ActiveFault] = []
+        if result.waiting_for:
+            fields: dict[str, Value] = {
+                "version": state.version,
+                "to": result.to,
+                "what": ", ".join(result.waiting_for),
+            }
+            active.append(ActiveFault(FaultCode.SCHEMA_UPGRADE_WAITING, subject, fields))
+        if self._failed:
+            fields = {"version": state.version, "to": result.to or state.version, "why": self._failed}
+            active.append(ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, subject, fields))
+        await self._write(lambda schema: _replace(schema, waiting_for=result.waiting_for))
+        await self._faults.record(active)
+
+
+def _recorded(schema: ClusterSchema, version: int, now: datetime, by: str) -> ClusterSchema:
+    """The cluster's record of a store that is in this version now."""
+    if schema.version == 0:  # nobody has written it down yet
+        return _replace(schema, version=version)
+    step = SchemaStep(start=schema.version, to=version, ended_at=now, by=by)
+    return _replace(schema, version=version, journal=(*schema.journal, step)[-SCHEMA_STEPS:])
