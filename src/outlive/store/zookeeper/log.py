@@ -7,6 +7,7 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -67,9 +68,11 @@ def next_number(stat: ZnodeStat) -> int:
 class ChangeReader:
     """Reads one log."""
 
-    def __init__(self, client: ZooKeeperClient, path: str) -> None:
+    def __init__(self, client: ZooKeeperClient, path: str, wake: Callable[[Any], None] | None = None) -> None:
+        """``wake`` is called by another thread when there is more after ``is_behind``, or the log is made anew."""
         self._client = client
         self._path = path
+        self._wake = wake
 
     async def end(self) -> Place:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
@@ -83,7 +86,7 @@ class ChangeReader:
 
     async def after(self, place: Place, *, fresh: bool) -> tuple[list[Entry], Place]:
         """What was written since; ``Lagging`` where that cannot be said. ``fresh``: in a new session."""
-        stat = await self._client.exists(self._path, fresh=fresh)
+        stat = await self._client.exists(self._path, self._wake, fresh=fresh)
         if stat is None or stat.czxid != place.log:
             raise Lagging(f"{self._path} is another log")
         end = next_number(stat)
@@ -105,9 +108,9 @@ class ChangeReader:
             before = (state.czxid, state.ctime)
         return entries, Place(place.log, end, before)
 
-    async def is_behind(self, place: Place, wake: Any) -> bool:
+    async def is_behind(self, place: Place) -> bool:
         """Whether there is more by now; else ``wake`` is called when there is."""
-        return await self._client.exists(entry_path(self._path, place.number), wake) is not None
+        return await self._client.exists(entry_path(self._path, place.number), self._wake) is not None
 
 
 def _decode(path: str, raw: bytes) -> Entry:

@@ -59,7 +59,7 @@ class KindObserver(Generic[R]):
         client, wanted = self._store.client, wanted_label(self._selector)
         layout = await self._store.layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        reader = ChangeReader(client, layout.log(self._kind, host))
+        reader = ChangeReader(client, layout.log(self._kind, host), self._wake)
         stop_listening = client.listen(self._woken.set)
         try:
             session = client.session
@@ -143,7 +143,7 @@ class KindObserver(Generic[R]):
         """Return when there may be more."""
         self._woken.clear()
         try:
-            if await reader.is_behind(place, self._wake):
+            if await reader.is_behind(place):
                 return
         except OutliveError:
             return  # the next reading says what is wrong

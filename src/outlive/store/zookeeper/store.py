@@ -303,11 +303,33 @@ class ZooKeeperStore:
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
         """Delete, or mark where there are finalizers."""
         kind, now = self._kind(ref), self.clock.now()
+        if await self._delete_malformed(kind, ref, uid):
+            return
 
         def judge(batch: Batch) -> Write:
             return rules.delete(batch, ref, uid=uid, version=version, now=now)
 
         await self._write(kind, ref.key, judge, version)
+
+    async def _delete_malformed(self, kind: type[Resource], ref: ObjectRef, uid: str) -> bool:
+        """Whether the object was not understood, and so was removed without being judged."""
+        row = await self._read(kind, ref.key, fresh=False)
+        if row is None or not isinstance(self.understood_row(kind, ref.key, row.uid, row.raw, 0, None), Malformed):
+            return False
+        if any(wanted and wanted != row.uid for wanted in (uid, ref.uid)):
+            raise Conflict(f"{ref.kind}/{ref.name} is another object of the same name", remedy="read it again")
+        layout = await self.layout()
+        operations = [
+            remove(layout.object(kind, ref.key, row.uid), row.znode_version),
+            remove(layout.name(kind, ref.key)),
+            create(f"{layout.log(kind)}/{ENTRY}", Entry(ref.key, row.uid, True).encode(), numbered=True),
+        ]
+        self._forget(kind, ref.key)
+        try:
+            await self.client.commit(operations)
+        except TransactionRefused as refused:
+            raise Conflict(f"{ref.kind}/{ref.name} changed meanwhile: {refused}", remedy="read it again") from None
+        return True
 
     async def patch_metadata(
         self,
