@@ -7,7 +7,7 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -68,17 +68,25 @@ def next_number(stat: ZnodeStat) -> int:
 class ChangeReader:
     """Reads one log."""
 
-    def __init__(self, client: ZooKeeperClient, path: str, wake: Callable[[Any], None] | None = None) -> None:
-        """``wake`` is called by another thread when there is more after ``is_behind``, or the log is made anew."""
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        path: str,
+        wake: Callable[[Any], None] | None = None,
+        make: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``wake``: called by another thread when there is more after ``is_behind``, or the log is made anew.
+        ``make``: makes the log where nobody has made it yet."""
         self._client = client
         self._path = path
         self._wake = wake
+        self._make = make
 
     async def end(self) -> Place:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
         stat = await self._client.exists(self._path, fresh=True)
-        if stat is None:
-            await self._client.ensure(self._path)
+        if stat is None and self._make is not None:
+            await self._make()
             stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")

@@ -59,7 +59,12 @@ class KindObserver(Generic[R]):
         client, wanted = self._store.client, wanted_label(self._selector)
         layout = await self._store.layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        reader = ChangeReader(client, layout.log(self._kind, host), self._wake)
+        log = layout.log(self._kind, host)
+
+        async def make() -> None:
+            await client.ensure(log, await self._store.acl(layout.objects(self._kind)))
+
+        reader = ChangeReader(client, log, self._wake, make)
         stop_listening = client.listen(self._woken.set)
         try:
             session = client.session

@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import msgspec
 from kazoo import exceptions as zk
+from kazoo.security import ACL
 
 from outlive.base import limits
 from outlive.base.clock import Clock
@@ -39,6 +40,7 @@ from outlive.store.observation import StreamObservation
 from outlive.store.schema.documents import latest_version, load_document
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Tables, Write, labels_of
+from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import (
     Found,
     Operation,
@@ -51,6 +53,7 @@ from outlive.store.zookeeper.client import (
 from outlive.store.zookeeper.layout import ALL, ENTRY, SCHEMA_PATH, Layout, entry_number, split_object
 from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, Entry, trim
 from outlive.store.zookeeper.observers import KindObserver
+from outlive.store.zookeeper.permissions import acls, digest_id
 
 MENDS: Final = 4
 """Times that a transaction is sent again because a znode above was not made yet."""
@@ -126,6 +129,7 @@ class ZooKeeperStore:
         self._listings: OrderedDict[tuple[str, str], Places] = OrderedDict()
         self._observations: list[StreamObservation[Resource]] = []
         self._trims: dict[str, asyncio.Task[None]] = {}
+        self._acls: dict[str, list[ACL]] = {}
         self._incarnation = ""
         self.closed = False
 
@@ -154,20 +158,27 @@ class ZooKeeperStore:
             self._layout = Layout(load_document(int(text)))
         return self._layout
 
-    async def prepare(self) -> None:
-        """Make what a new store needs, the chroot first; what is there stays."""
+    async def prepare(self, coordinators: ZooKeeperAccess | None = None) -> None:
+        """Make what a new store needs, the chroot first; what is there stays. ``coordinators``: whom controllers, as
+        which this store is opened, let read and write what is theirs; without it anybody may do anything."""
         await self.client.ensure_chroot()
         version = latest_version()
         layout = Layout(load_document(version))
+        given = dict(acls(layout, digest_id(self.client.access), digest_id(coordinators))) if coordinators else {}
         for key in layout.document.zookeeper["base"]:
             path = layout.base(key)
             if path != "/" and not key.startswith("schema."):
-                data = str(version).encode() if path == SCHEMA_PATH else b""
-                try:
-                    await self.client.commit([create(path, data)])
-                except TransactionRefused as refused:
-                    if not isinstance(refused.error, zk.NodeExistsError):
-                        raise self.client.error(refused.error, writing=True) from None
+                await self.client.make(path, str(version).encode() if path == SCHEMA_PATH else b"", given.get(path))
+        for path, acl in given.items():
+            await self.client.set_acl(path, acl)
+        for kind in KINDS.values():
+            await self.client.make(layout.log(kind), b"", given.get(layout.objects(kind)))
+
+    async def acl(self, path: str) -> list[ACL]:
+        """What znodes below a kind's own take over from it."""
+        if path not in self._acls:
+            self._acls[path] = await self.client.get_acl(path)
+        return self._acls[path]
 
     # Reads
 
@@ -319,10 +330,11 @@ class ZooKeeperStore:
         if any(wanted and wanted != row.uid for wanted in (uid, ref.uid)):
             raise Conflict(f"{ref.kind}/{ref.name} is another object of the same name", remedy="read it again")
         layout = await self.layout()
+        acl = await self.acl(layout.objects(kind))
         operations = [
             remove(layout.object(kind, ref.key, row.uid), row.znode_version),
             remove(layout.name(kind, ref.key)),
-            create(f"{layout.log(kind)}/{ENTRY}", Entry(ref.key, row.uid, True).encode(), numbered=True),
+            create(f"{layout.log(kind)}/{ENTRY}", Entry(ref.key, row.uid, True).encode(), acl, numbered=True),
         ]
         self._forget(kind, ref.key)
         try:
@@ -374,17 +386,18 @@ class ZooKeeperStore:
         uid = write.answer.metadata.uid
         path, name_path = layout.object(kind, key, uid), layout.name(kind, key)
         raw = write.raw or b""
+        acl = await self.acl(layout.objects(kind))
         operations: list[Operation]
         if row is None:
             # The object is made empty and then filled: the second answer says which transaction this was.
-            operations = [create(name_path, uid.encode()), create(path, b""), put(path, raw)]
+            operations = [create(name_path, uid.encode(), acl), create(path, b"", acl), put(path, raw)]
         elif write.after is None:
             operations = [remove(path, row.znode_version), remove(name_path)]
         else:
             operations = [put(path, raw, row.znode_version)]
         of_object, entry = len(operations), Entry(key, uid, write.after is None).encode()
         logs = self._logs(layout, write)
-        operations += [create(f"{log}/{ENTRY}", entry, numbered=True) for log in logs]
+        operations += [create(f"{log}/{ENTRY}", entry, acl, numbered=True) for log in logs]
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
         for _ in range(MENDS):
             try:
@@ -394,7 +407,7 @@ class ZooKeeperStore:
                 is_missing = isinstance(refused.error, zk.NoNodeError)
                 if is_missing and (row is None or refused.index >= of_object):
                     for one in above if refused.index < of_object else logs:
-                        await self.client.ensure(one)
+                        await self.client.ensure(one, acl)
                     continue
                 self._forget(kind, key)
                 if is_missing or isinstance(refused.error, zk.BadVersionError | zk.NodeExistsError):
