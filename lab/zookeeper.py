@@ -1,4 +1,8 @@
-"""Some ZooKeeper servers on loopback that keep one state, and can be killed and stopped one by one."""
+"""Some ZooKeeper servers on loopback that keep one state, and can be killed, stopped and cut off one by one.
+
+To be cut off from the others a server runs as a user of its own, whose packets to them are dropped by nftables; its
+clients reach it all the same. That needs root.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.processes import LabError, Process, until
+from lab.processes import LabError, Process, run, until
 
 JAR: Final = Path("/usr/share/java/zookeeper.jar")
 TICK_MS: Final = 250
 """Sessions last 2 to 20 ticks; a leader that stands still is replaced after ``syncLimit`` of them."""
+FIRST_USER: Final = 61_000
+"""The numbers of users that servers run as follow this one."""
 START_S: Final = 60.0
 WORD_S: Final = 1.0
 JAVA: Final = (
@@ -50,6 +56,8 @@ class ZooKeeperServer:
         self.client = client
         """The port of clients."""
         self.process = Process(folder / "server.pid")
+        self.user = 0
+        """As whom it runs; 0: as who started it."""
 
     @property
     def address(self) -> str:
@@ -75,6 +83,9 @@ class ZooKeeperServer:
     def start(self) -> None:
         """Start it unless it runs; it serves once a majority does."""
         command = ["java", *JAVA, "-cp", str(JAR), "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        if self.user:
+            run("chown", "-R", str(self.user), str(self.folder))
+            command = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]
         self.process.start([*command, str(self.folder / "zoo.cfg")], self.folder / "server.log")
 
     def kill(self) -> None:
@@ -103,7 +114,7 @@ class ZooKeeperEnsemble:
         self.servers = [ZooKeeperServer(folder / str(n), n, port) for n, port in enumerate(clients, 1)]
         self._sync = sync
         self._settings = settings
-        quorum = free_ports(2 * count)
+        quorum = self._quorum = free_ports(2 * count)
         self._members = [f"server.{n}=127.0.0.1:{quorum[2 * n - 2]}:{quorum[2 * n - 1]}" for n in range(1, count + 1)]
 
     @property
@@ -141,6 +152,27 @@ class ZooKeeperEnsemble:
             lambda: next((one for one in self.servers if one.mode == "follower"), None), "a server follows", START_S
         )
         return found
+
+    def give_users(self) -> None:
+        """Have each server run as a user of its own from its next start, so that it can be cut off."""
+        self.folder.chmod(0o755)
+        for one in self.servers:
+            one.user = FIRST_USER + one.number
+
+    def cut_off(self, server: ZooKeeperServer) -> None:
+        """Drop every packet of the server to the others, until ``join_all``."""
+        ports = ", ".join(map(str, self._quorum))
+        rules = [f"meta skuid {server.user} tcp {way} {{ {ports} }} drop" for way in ("dport", "sport")]
+        lines = ["chain out {", "type filter hook output priority 0", *rules, "}"]
+        run("nft", "-f", "-", stdin="\n".join([f"table inet {self._table} {{", *lines, "}", ""]))
+
+    def join_all(self) -> None:
+        """Let all packets through again."""
+        run("nft", "-f", "-", stdin=f"table inet {self._table}\ndelete table inet {self._table}\n")
+
+    @property
+    def _table(self) -> str:
+        return f"zookeeper_{self.servers[0].client}"
 
     def take_snapshot(self) -> Path:
         """A copy of all servers' data, taken while none runs."""

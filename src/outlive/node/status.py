@@ -279,6 +279,7 @@ class HostReporter:
             num_instances=len(present),
             capabilities=machine if machine.cpu_arch else found.status.capabilities,
             version=__version__,
+            schema=HostSchema(active=active_schema(self._node.store, self._node.desired.cluster), latest=LATEST_SCHEMA),
             storage_address=self._node.storage.address(),
             addresses=dict(self._node.networks),
             chassis=chassis if chassis is not None else found.status.chassis,

@@ -92,10 +92,13 @@ from outlive.runtime.informer import Informer
 from outlive.runtime.manager import Manager
 from outlive.runtime.metrics import Metrics
 from outlive.runtime.notifier import Notifier, NotifierPorts
+from outlive.runtime.schema_upgrade import SchemaUpgrade
 from outlive.runtime.trail import Trail, trail_sweeper
 from outlive.store import Store, compare_and_swap
 from outlive.store.local import LocalStore
 from outlive.store.naming import MATCHES, beginning, matching, names_of
+from outlive.store.schema.storage import SchemaStorage
+from outlive.store.schema.stored_kinds import StoredKinds
 from outlive.store.selectors import Selector
 from outlive.store.troubles import StoreFull, StoreTroubles
 
@@ -170,6 +173,8 @@ class Ports:
     """Who is told of faults; ``None``: nobody."""
     offload: Offload = inline
     """Where long work runs, so that the event loop stays free."""
+    schema: SchemaStorage | None = None
+    """Changes the storage schema, where the store has a tree; ``None``: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +317,7 @@ class UpRole:
         self.recorded_faults = self._informer(Fault)
         self.notifier = self._add_notifier(ports.notify or NotifierPorts({}), identity, random, ids)
         self._add_gauges()
+        self._add_schema(ports.schema or StoredKinds(store), identity)
         self._inspector: NetworkInspector | None = None
         self._add_network(ports.network)
         self.pods: PodFollower | None = None
@@ -643,6 +649,21 @@ class UpRole:
         )
         self.metrics.register_collector(gauges.collect)
         self.manager.add_task(GAUGES_TASK, gauges.run, after_sync=True)
+
+    def _add_schema(self, storage: SchemaStorage, identity: str) -> None:
+        """Changes of the storage schema. It runs on every process: what one has left, any other one finishes."""
+        upgrade = SchemaUpgrade(
+            self._store,
+            storage,
+            self.informers.hypervisors,
+            self.recovery.informers.memberships,
+            by=identity,
+            leads=lambda: self.elector.is_leader,
+            faults=FaultRecorder(self._store, self._clock, "controller"),
+            decisions=self.decisions,
+            clock=self._clock,
+        )
+        self.manager.add_task("schema", upgrade.run, after_sync=True)
 
     def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""

@@ -21,14 +21,16 @@ from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.reasons.model import Value
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import ActiveFault, FaultRecorder
+from outlive.runtime.informer import Informer
 from outlive.runtime.schema_steps import (
     SCHEMA_STEP,
     SchemaAction,
     SchemaHost,
     SchemaObservation,
     SchemaStepResult,
+    next_schema_step,
 )
-from outlive.store import Store, compare_and_swap, list_all, read
+from outlive.store import Store, compare_and_swap, read
 from outlive.store.schema.documents import latest_version
 from outlive.store.schema.state import MoveUndone, SchemaState
 from outlive.store.schema.storage import SchemaStorage
@@ -53,6 +55,8 @@ class SchemaUpgrade:
         self,
         store: Store,
         storage: SchemaStorage,
+        hypervisors: Informer[Hypervisor],
+        memberships: Informer[Membership],
         *,
         by: str,
         leads: Callable[[], bool],
@@ -63,12 +67,16 @@ class SchemaUpgrade:
     ) -> None:
         self._store = store
         self._storage = storage
+        self._hypervisors = hypervisors
+        self._memberships = memberships
         self._by = by
         self._leads = leads
         self._faults = faults
         self._decisions = decisions
         self._clock = clock
         self._latest = latest_version() if latest is None else latest
+        self._reports = True
+        """Whether a fault of this may be active."""
         self._failed = ""
         """Why the last change did not come to its end."""
 
@@ -92,24 +100,20 @@ class SchemaUpgrade:
 
     async def _look(self, state: SchemaState) -> float:
         for _ in range(STEPS):
-            seen = await self._observe(state)
-            result = self._decisions.use(SCHEMA_STEP, seen)
+            cluster = await read(self._store, Cluster, CLUSTER)
+            if cluster is None:
+                return LOOK_S
+            seen = self._observe(state, cluster)
+            result = next_schema_step(seen)
+            if not SCHEMA_STEP.is_empty(result):
+                self._decisions.use(SCHEMA_STEP, seen)
             if not await self._take(result):
-                await self._report(state, result)
+                await self._report(state, cluster, result)
                 return LOOK_S
             state = await self._storage.state()
         return SOON_S
 
-    async def _observe(self, state: SchemaState) -> SchemaObservation:
-        cluster = await read(self._store, Cluster, CLUSTER) or Cluster()
-        members = {one.name async for one in list_all(self._store, Membership) if one.record.state == "Held"}
-        hosts = {
-            one.name: SchemaHost(
-                active=one.status.schema.active, latest=one.status.schema.latest, is_member=one.name in members
-            )
-            async for one in list_all(self._store, Hypervisor)
-            if one.spec.management == "node"
-        }
+    def _observe(self, state: SchemaState, cluster: Cluster) -> SchemaObservation:
         hold, move = cluster.status.schema.hold, state.moving
         return SchemaObservation(
             now=self._clock.now(),
@@ -120,7 +124,15 @@ class SchemaUpgrade:
             wanted=cluster.spec.schema.to,
             exclude=cluster.spec.schema.exclude,
             latest=self._latest,
-            hosts=hosts,
+            hosts={
+                one.name: SchemaHost(
+                    active=one.status.schema.active,
+                    latest=one.status.schema.latest,
+                    is_member=(member := self._memberships.get(one.name)) is not None and member.record.state == "Held",
+                )
+                for one in self._hypervisors.items()
+                if one.spec.management == "node"
+            },
             hold_to=0 if hold is None else hold.to,
             hold_since=0.0 if hold is None else as_instant(hold.since),
         )
@@ -157,7 +169,7 @@ class SchemaUpgrade:
 
         await compare_and_swap(self._store, Cluster, CLUSTER, changed, clock=self._clock)
 
-    async def _report(self, state: SchemaState, result: SchemaStepResult) -> None:
+    async def _report(self, state: SchemaState, cluster: Cluster, result: SchemaStepResult) -> None:
         """Faults, and in the cluster whom it waits for."""
         subject = ObjectRef(kind="Cluster", name=CLUSTER)
         active: list[ActiveFault] = []
@@ -171,8 +183,11 @@ class SchemaUpgrade:
         if self._failed:
             fields = {"version": state.version, "to": result.to or state.version, "why": self._failed}
             active.append(ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, subject, fields))
-        await self._write(lambda schema: _replace(schema, waiting_for=result.waiting_for))
-        await self._faults.record(active)
+        if cluster.status.schema.waiting_for != result.waiting_for:
+            await self._write(lambda schema: _replace(schema, waiting_for=result.waiting_for))
+        if active or self._reports:
+            await self._faults.record(active)
+            self._reports = bool(active)
 
 
 def _recorded(schema: ClusterSchema, version: int, now: datetime, by: str) -> ClusterSchema:

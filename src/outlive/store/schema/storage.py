@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from outlive.resources import Cluster
+
 from outlive.store.schema.state import SchemaState
 
 
@@ -17,3 +19,12 @@ class SchemaStorage(Protocol):
     async def run(self, target: int | None = None) -> SchemaState:
         """Finish what is under way, then go to ``target``; the state afterwards. ``Unavailable``: call it again."""
         ...
+
+
+def active_schema(store: object, cluster: Cluster | None) -> int:
+    """The schema by which this process works: of a store with a tree the one with which it began, else that of the
+    cluster. 0: it is not known yet."""
+    view = getattr(store, "schema", None)
+    if view is not None:
+        return int(view.first)
+    return 0 if cluster is None else cluster.schema_version

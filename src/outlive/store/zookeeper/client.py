@@ -252,18 +252,37 @@ class ZooKeeperClient:
         _raise_refused(answer)
         return list(answer)
 
+    async def make(self, path: str, data: bytes, acl: Sequence[ACL] | None = None) -> None:
+        """Make the znode unless it is there."""
+        try:
+            await self.commit([create(path, data, acl)])
+        except TransactionRefused as refused:
+            if not isinstance(refused.error, zk.NodeExistsError):
+                raise self.error(refused.error, writing=True) from None
+
     async def ensure(self, path: str, acl: Sequence[ACL] | None = None, *, condition: Operation | None = None) -> None:
         """Make the znode and those above it where they are missing. ``TransactionRefused`` of index 0 where a condition
         does not hold."""
-        conditions = [] if condition is None else [condition]
-        for end in [place for place, letter in enumerate(path) if letter == "/" and place] + [len(path)]:
+        missing = [path]
+        while await self.exists(missing[-1]) is None and missing[-1].count("/") > 1:
+            missing.append(missing[-1].rpartition("/")[0])
+        for one in reversed(missing):
+            if condition is None:
+                await self.make(one, b"", acl)
+                continue
             try:
-                await self.commit([*conditions, create(path[:end], b"", acl)])
+                await self.commit([condition, create(one, b"", acl)])
             except TransactionRefused as refused:
-                if refused.index < len(conditions):
+                if refused.index == 0:
                     raise
                 if not isinstance(refused.error, zk.NodeExistsError):
                     raise self.error(refused.error, writing=True) from None
+
+    async def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
+        """Say who may do what with a znode that is there."""
+        answer = (await self._ask([lambda kazoo: kazoo.set_acls_async(path, list(acl))], writing=True))[0]
+        if isinstance(answer, Exception):
+            raise self.error(answer, writing=True)
 
     async def ensure_chroot(self) -> None:
         """Make the znode below which everything lies, through a connection without it."""

@@ -7,6 +7,7 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient, create, remove
+from outlive.store.zookeeper.client import TransactionRefused, ZooKeeperClient, create, remove
 from outlive.store.zookeeper.layout import entry_number, entry_path
 
 KEPT: Final = 1024
@@ -67,20 +68,25 @@ def next_number(stat: ZnodeStat) -> int:
 class ChangeReader:
     """Reads one log."""
 
-    def __init__(self, client: ZooKeeperClient, path: str, condition: Operation) -> None:
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        path: str,
+        wake: Callable[[Any], None] | None = None,
+        make: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``wake``: called by another thread when there is more after ``is_behind``, or the log is made anew.
+        ``make``: makes the log where nobody has made it yet."""
         self._client = client
         self._path = path
-        self._condition = condition
-        """Under which the log is made where it is missing."""
+        self._wake = wake
+        self._make = make
 
     async def end(self) -> Place:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
         stat = await self._client.exists(self._path, fresh=True)
-        if stat is None:
-            try:
-                await self._client.ensure(self._path, condition=self._condition)
-            except TransactionRefused:
-                raise Lagging(f"{self._path} is not where the log is") from None
+        if stat is None and self._make is not None:
+            await self._make()
             stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")
@@ -88,7 +94,7 @@ class ChangeReader:
 
     async def after(self, place: Place, *, fresh: bool) -> tuple[list[Entry], Place]:
         """What was written since; ``Lagging`` where that cannot be said. ``fresh``: in a new session."""
-        stat = await self._client.exists(self._path, fresh=fresh)
+        stat = await self._client.exists(self._path, self._wake, fresh=fresh)
         if stat is None or stat.czxid != place.log:
             raise Lagging(f"{self._path} is another log")
         end = next_number(stat)
@@ -110,9 +116,9 @@ class ChangeReader:
             before = (state.czxid, state.ctime)
         return entries, Place(place.log, end, before)
 
-    async def is_behind(self, place: Place, wake: Any) -> bool:
+    async def is_behind(self, place: Place) -> bool:
         """Whether there is more by now; else ``wake`` is called when there is."""
-        return await self._client.exists(entry_path(self._path, place.number), wake) is not None
+        return await self._client.exists(entry_path(self._path, place.number), self._wake) is not None
 
 
 def _decode(path: str, raw: bytes) -> Entry:

@@ -60,7 +60,12 @@ class KindObserver(Generic[R]):
         client, wanted = self._store.client, wanted_label(self._selector)
         layout = await self._store.layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        reader = ChangeReader(client, layout.log(self._kind, host), self._store.schema.condition)
+        log = layout.log(self._kind, host)
+
+        async def make() -> None:
+            await self._store.ensure((log,), layout, await self._store.acl(layout.objects(self._kind)))
+
+        reader = ChangeReader(client, log, self._wake, make)
         stops = [client.listen(self._woken.set), self._store.schema.listen(self._woken.set)]
         try:
             session = client.session
@@ -147,7 +152,7 @@ class KindObserver(Generic[R]):
         """Return when there may be more."""
         self._woken.clear()
         try:
-            if await reader.is_behind(place, self._wake):
+            if await reader.is_behind(place):
                 return
         except OutliveError:
             return  # the next reading says what is wrong

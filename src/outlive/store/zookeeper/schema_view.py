@@ -50,7 +50,8 @@ class SchemaView:
         self._since = 0.0
         """When that was first seen (monotonic)."""
         self._layout: Layout | None = None
-        self._first = 0
+        self.first = 0
+        """The schema that counted when it was first read; 0: not read yet."""
         self._following: asyncio.Task[None] | None = None
         self._listeners: list[Callable[[], None]] = []
         self.moved = asyncio.Event()
@@ -96,11 +97,11 @@ class SchemaView:
         before = self.version
         if state.version != before:
             self._layout = Layout(self._document(state.version))
-            self._first = self._first or state.version
+            self.first = self.first or state.version
         self._state, self._znode, self._since = state, stat.version, self._clock.monotonic()
         if before not in (0, state.version):
             _log.info("store.zookeeper.schema", version=state.version, before=before)
-        if state.moving is None and state.version != self._first:
+        if state.moving is None and state.version != self.first:
             self.moved.set()
         if before != state.version:
             for listener in list(self._listeners):

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from kazoo import exceptions as zk
+from kazoo.security import ACL
 
 from outlive.base import limits
 from outlive.base.clock import Clock
@@ -37,9 +38,10 @@ from outlive.store import rules
 from outlive.store.contract import MALFORMED, Change, Malformed, Page, Reset, Synced
 from outlive.store.observation import StreamObservation
 from outlive.store.schema.documents import latest_version, load_document
-from outlive.store.schema.state import split_moved
+from outlive.store.schema.state import SchemaState, decode_state, split_moved
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Tables, Write, labels_of
+from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import (
     Found,
     Operation,
@@ -52,6 +54,7 @@ from outlive.store.zookeeper.client import (
 from outlive.store.zookeeper.layout import ALL, ENTRY, SCHEMA_PATH, Layout, entry_number, split_object
 from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, Entry, trim
 from outlive.store.zookeeper.observers import KindObserver
+from outlive.store.zookeeper.permissions import acls, digest_id
 from outlive.store.zookeeper.schema_view import LayoutChanged, SchemaView
 
 MENDS: Final = 4
@@ -135,6 +138,7 @@ class ZooKeeperStore:
         self._listings: OrderedDict[tuple[str, str], Places] = OrderedDict()
         self._observations: list[StreamObservation[Resource]] = []
         self._trims: dict[str, asyncio.Task[None]] = {}
+        self._acls: dict[str, list[ACL]] = {}
         self._incarnation = ""
         self.closed = False
 
@@ -153,20 +157,33 @@ class ZooKeeperStore:
         """Where everything lies, by the version of the storage schema that counts."""
         return await self.schema.layout()
 
-    async def prepare(self) -> None:
-        """Make what a new store needs, the chroot first; what is there stays."""
+    async def prepare(self, coordinators: ZooKeeperAccess | None = None) -> None:
+        """Make what a new store needs, the chroot first; what is there stays. ``coordinators``: whom controllers, as
+        which this store is opened, let read and write what is theirs; without it anybody may do anything."""
         await self.client.ensure_chroot()
-        version = latest_version()
+        found = await self.client.get(SCHEMA_PATH, fresh=True)
+        state = SchemaState(version=latest_version()) if found is None else decode_state(found[0], SCHEMA_PATH)
+        if state.moving is not None:
+            raise Unavailable(
+                "the storage schema is being changed", remedy="try again when outlive schema status says so"
+            )
+        version = state.version
         layout = Layout(load_document(version))
+        given = dict(acls(layout, digest_id(self.client.access), digest_id(coordinators))) if coordinators else {}
         for key in layout.document.zookeeper["base"]:
             path = layout.base(key)
             if path != "/" and not key.startswith("schema."):
-                data = str(version).encode() if path == SCHEMA_PATH else b""
-                try:
-                    await self.client.commit([create(path, data)])
-                except TransactionRefused as refused:
-                    if not isinstance(refused.error, zk.NodeExistsError):
-                        raise self.client.error(refused.error, writing=True) from None
+                await self.client.make(path, str(version).encode() if path == SCHEMA_PATH else b"", given.get(path))
+        for path, acl in given.items():
+            await self.client.set_acl(path, acl)
+        for kind in KINDS.values():
+            await self.client.make(layout.log(kind), b"", given.get(layout.objects(kind)))
+
+    async def acl(self, path: str) -> list[ACL]:
+        """What znodes below a kind's own take over from it."""
+        if path not in self._acls:
+            self._acls[path] = await self.client.get_acl(path)
+        return self._acls[path]
 
     # Reads
 
@@ -321,11 +338,34 @@ class ZooKeeperStore:
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
         """Delete, or mark where there are finalizers."""
         kind, now = self._kind(ref), self.clock.now()
+        if await self._settled(lambda: self._delete_malformed(kind, ref, uid)):
+            return
 
         def judge(batch: Batch) -> Write:
             return rules.delete(batch, ref, uid=uid, version=version, now=now)
 
         await self._write(kind, ref.key, judge, version)
+
+    async def _delete_malformed(self, kind: type[Resource], ref: ObjectRef, uid: str) -> bool:
+        """Whether the object was not understood, and so was removed without being judged."""
+        row = await self._read(kind, ref.key, fresh=False)
+        if row is None or not isinstance(self.understood_row(kind, ref.key, row.uid, row.raw, 0, None), Malformed):
+            return False
+        if any(wanted and wanted != row.uid for wanted in (uid, ref.uid)):
+            raise Conflict(f"{ref.kind}/{ref.name} is another object of the same name", remedy="read it again")
+        layout = await self.layout()
+        acl = await self.acl(layout.objects(kind))
+        operations = [
+            remove(layout.object(kind, ref.key, row.uid), row.znode_version),
+            remove(layout.name(kind, ref.key)),
+            create(f"{layout.log(kind)}/{ENTRY}", Entry(ref.key, row.uid, True).encode(), acl, numbered=True),
+        ]
+        self._forget(kind, ref.key)
+        try:
+            await self._send(operations, (layout.object(kind, ref.key, row.uid), layout.log(kind)), layout)
+        except TransactionRefused as refused:
+            raise Conflict(f"{ref.kind}/{ref.name} changed meanwhile: {refused}", remedy="read it again") from None
+        return True
 
     async def patch_metadata(
         self,
@@ -376,17 +416,18 @@ class ZooKeeperStore:
         stored = layout.document.kinds.get(kind.info.plural, kind.info.version)
         if raw and stored != kind.info.version:
             raw = convert_document(kind.info.plural, kind.info.version, stored, raw) or raw
+        acl = await self.acl(layout.objects(kind))
         operations: list[Operation]
         if row is None:
             # The object is made empty and then filled: the second answer says which transaction this was.
-            operations = [create(name_path, uid.encode()), create(path, b""), put(path, raw)]
+            operations = [create(name_path, uid.encode(), acl), create(path, b"", acl), put(path, raw)]
         elif write.after is None:
             operations = [remove(path, row.znode_version), remove(name_path)]
         else:
             operations = [put(path, raw, row.znode_version)]
         of_object, entry = len(operations), Entry(key, uid, write.after is None).encode()
         logs = self._logs(layout, write)
-        operations += [create(f"{log}/{ENTRY}", entry, numbered=True) for log in logs]
+        operations += [create(f"{log}/{ENTRY}", entry, acl, numbered=True) for log in logs]
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
         for _ in range(MENDS):
             try:
@@ -395,7 +436,7 @@ class ZooKeeperStore:
             except TransactionRefused as refused:
                 is_missing = isinstance(refused.error, zk.NoNodeError)
                 if is_missing and (row is None or refused.index >= of_object):
-                    await self._ensure(above if refused.index < of_object else logs, layout)
+                    await self.ensure(above if refused.index < of_object else logs, layout, acl)
                     continue
                 self._forget(kind, key)
                 if is_missing or isinstance(refused.error, zk.BadVersionError | zk.NodeExistsError):
@@ -429,12 +470,12 @@ class ZooKeeperStore:
                     raise TransactionRefused(refused.index - 1, refused.error) from None
             await self.schema.read()
 
-    async def _ensure(self, paths: Paths, layout: Layout) -> None:
+    async def ensure(self, paths: Sequence[str], layout: Layout, acl: Sequence[ACL]) -> None:
         """Make these znodes where they are missing, unless the schema has changed: then the next try says so."""
         with suppress(TransactionRefused):
             for path in paths:
                 self.schema.confirm_still(layout)
-                await self.client.ensure(path, condition=self.schema.condition)
+                await self.client.ensure(path, acl, condition=self.schema.condition)
 
     @staticmethod
     def _logs(layout: Layout, write: Write) -> Paths:

@@ -125,8 +125,11 @@ class TreeMover:
         ``Unavailable``: it did not come to an end, and may be called again, by anybody.
         """
         state = await self.state()
+        if state.moving is None and target in (None, state.version):
+            return state
+        acl = await self._client.get_acl(SCHEMA_PATH)
         for key in ("schema.locks", "schema.journal"):
-            await self._client.ensure(self._path(key, state))
+            await self._client.ensure(self._path(key, state), acl)
         lock = StoreLock(
             self._client, self._path("schema.locks", state), owner=self._by, shared=False, clock=self._clock
         )
@@ -183,7 +186,8 @@ class TreeMover:
         move = SchemaMove(to=to, target=target, by=self._by, since=now)
         _log.info("schema.step_begins", version=start, to=to, ops=len(step.ops), by=self._by)
         await self._write(
-            SchemaState(version=start, moving=move), create(place, record) if there is None else put(place, record)
+            SchemaState(version=start, moving=move),
+            create(place, record, await self._client.get_acl(SCHEMA_PATH)) if there is None else put(place, record),
         )
 
     async def _copy(self, state: SchemaState, move: SchemaMove) -> None:
@@ -290,7 +294,8 @@ class TreeMover:
         await self._make_parents(path)
         found = await self._client.get(path)
         if found is None:
-            await self._commit_all([(create(path, value), len(value))])
+            above = path.rpartition("/")[0] or "/"  # a new path takes over who may do what from the one above
+            await self._commit_all([(create(path, value, await self._client.get_acl(above)), len(value))])
         elif found[0] != value:
             await self._commit_all([(put(path, value), len(value))])
 
@@ -299,7 +304,7 @@ class TreeMover:
         for length in range(2, len(parts)):
             parent = "/".join(parts[:length])
             if await self._client.exists(parent) is None:
-                await self._commit_all([(create(parent, b""), 0)])
+                await self._create(parent, b"")
 
     async def _convert(self, old: SchemaDocument, new: SchemaDocument) -> None:
         """Write objects anew whose kind is stored in another version; those that were written meanwhile are."""
