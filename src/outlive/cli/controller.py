@@ -7,6 +7,8 @@ ZooKeeper (docs/operating/zookeeper.md).
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from contextlib import AsyncExitStack
 from functools import partial
@@ -184,17 +186,22 @@ async def _run_on_zookeeper(
     store: ZooKeeperStore, directory: Path, sections: Mapping[str, Any], file: Path | None
 ) -> ExitCode | None:
     from outlive.base import garbage
+    from outlive.cli.node import replace_process
     from outlive.drivers.zookeeper import ZnodeKeys
     from outlive.roles.settings import role_settings
+    from outlive.store.zookeeper.tree_move import TreeMover
 
     garbage.spare()
     stopped = stop_signal()
+    mover = TreeMover(store.client, by=f"{os.uname().nodename}-{os.getpid()}", clock=SystemClock())
+    await mover.run()  # what another one has left: nobody may write before that is finished
     await store.layout()
     keys = ZnodeKeys(store, SystemClock())
     await _take_keys(store, keys, directory)
     sections = await with_remembered_slots(store, sections)
     async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
         following = group.create_task(_follow_incarnation(store, keys), name="incarnation")
+        restarting = group.create_task(_end_when_moved(store, stopped), name="schema")
         await serve(
             store,
             directory,
@@ -206,9 +213,22 @@ async def _run_on_zookeeper(
             backed_up=False,
             prepare=lambda: store_settings(store, SystemClock(), sections),
             renew_token=partial(_renew_token, keys),
+            schema=mover,
         )
         following.cancel()
+        restarting.cancel()
+    if stopped.result() == signal.SIGUSR2:
+        await store.close()
+        replace_process()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
+
+
+async def _end_when_moved(store: ZooKeeperStore, stopped: asyncio.Future[int]) -> None:
+    """Have this process end, and begin anew, once another storage schema counts."""
+    await store.schema.moved.wait()
+    say(f"the storage schema is {store.schema.version} now: this process begins anew")
+    if not stopped.done():
+        stopped.set_result(signal.SIGUSR2)
 
 
 async def _take_keys(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys, directory: Path) -> None:

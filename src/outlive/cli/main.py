@@ -84,6 +84,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "dump": Entry("objects", "Write the objects of a cluster as one file, for --state; this is no backup."),
     "backup": Entry("backup", "Write everything that a lost server needs into one file, and check it."),
     "restore": Entry("backup", "Put a backup back; the cluster is paused until its hosts have registered."),
+    "schema": Entry(
+        "schema", "The storage schema: status, plan, upgrade and back; the tree of ZooKeeper as a file.", "app"
+    ),
     "migrate-store": Entry(
         "migrate_store", "Move a cluster from its state directory to a Kubernetes API server.", "migrate_store"
     ),

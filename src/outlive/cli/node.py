@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -171,6 +171,7 @@ class NodeProcess:
             running = asyncio.ensure_future(role.run())
             ready = asyncio.ensure_future(self._say_when_ready(role))
             replaced = asyncio.ensure_future(self._replaced.wait())
+            self._spawn(self._follow_schema(role, store))
             await asyncio.wait((running, replaced), return_when=asyncio.FIRST_COMPLETED)
             ready.cancel()
             replaced.cancel()
@@ -180,7 +181,7 @@ class NodeProcess:
                 await asyncio.wait((running,))
                 await closing.aclose()  # the next version listens there
                 await store.close()
-                self._become(machine.hand_on_lock())
+                replace_process(machine.hand_on_lock())
                 return NOT_REPLACED
             await running
         finally:
@@ -245,13 +246,14 @@ class NodeProcess:
         _log.info("node.replaced", host=self._config.name, held=role.lease.held)
         self._replaced.set()
 
-    def _become(self, variables: dict[str, str]) -> None:
-        """The same command line in this process; returns only where the system refuses."""
-        arguments = _arguments()
-        try:
-            os.execve(arguments[0], arguments, {**os.environ, **variables})  # noqa: S606 - what runs already
-        except OSError as error:
-            _log.error("node.not_replaced", host=self._config.name, why=str(error))
+    async def _follow_schema(self, role: NodeRole, store: Store) -> None:
+        """Begin anew in this process once another storage schema counts; until then the store goes by it as well."""
+        view = getattr(store, "schema", None)
+        if view is None:
+            return
+        await view.moved.wait()
+        _log.info("node.schema_moved", host=self._config.name, version=view.version, before=view.first)
+        await self._replace(role)
 
     async def _say_when_ready(self, role: NodeRole) -> None:
         """One line, once the host holds its membership."""
@@ -294,6 +296,16 @@ def newcomer(config: HostConfig) -> Hypervisor:
 def _arguments() -> list[str]:
     """How this process was started, with the interpreter in front."""
     return [sys.executable, *sys.orig_argv[1:]]
+
+
+def replace_process(variables: Mapping[str, str] | None = None) -> None:
+    """Have the installed version run in this process, by the same command line; returns only where the system
+    refuses."""
+    arguments = _arguments()
+    try:
+        os.execve(arguments[0], arguments, {**os.environ, **(variables or {})})  # noqa: S606 - what runs already
+    except OSError as error:
+        _log.error("node.not_replaced", why=str(error))
 
 
 async def _starts(arguments: list[str]) -> bool:

@@ -7,6 +7,7 @@ Ctrl-C and SIGTERM let running work end first.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from outlive.roles.settings import RoleSettings
     from outlive.roles.up import NetworkDatabases, PodCluster, Ports, UpRole
     from outlive.store import Store
+    from outlive.store.schema.storage import SchemaStorage
 
 STARTED_WITHIN_S = 120.0
 """How long controllers may take to become ready before start-up is given up."""
@@ -98,8 +100,10 @@ async def serve(
     admission: AdmissionEndpoint | None = None,
     prepare: Callable[[], Awaitable[None]] | None = None,
     renew_token: Callable[[StateToken], Awaitable[bool]] | None = None,
+    schema: SchemaStorage | None = None,
 ) -> None:
     """Run everything on the store until ``stopped``. ``backed_up``: the store is in the directory, and backed up.
+    ``schema``: changes the storage schema, where the store has a tree.
     ``renew_token``: has the directory's token follow the one that several servers share.
 
     ``prepare``: what to write first. Nothing is written before the server serves: where the store asks whether a write
@@ -141,7 +145,7 @@ async def serve(
     role = UpRole(
         store,
         settings,
-        await _ports(session, settings, closing),
+        dataclasses.replace(await _ports(session, settings, closing), schema=schema),
         identity=f"{os.uname().nodename}-{os.getpid()}",
         clock=clock,
         random=system_random(),

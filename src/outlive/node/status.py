@@ -36,12 +36,14 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.hosts import DomainState as HostDomainState
-from outlive.resources.hosts import HostUsage, HypervisorStatus
+from outlive.resources.hosts import HostSchema, HostUsage, HypervisorStatus
 from outlive.resources.meta import with_condition
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount, Number, Positive
 from outlive.store import compare_and_swap
+from outlive.store.schema.documents import latest_version
+from outlive.store.schema.storage import active_schema
 
 
 class AccountedVm(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +174,8 @@ COLLECT_S: Final = 0.05
 RETRY_S: Final = 1.0
 """The wait after a report that did not get through."""
 MEBIBYTE: Final = 1 << 20
+LATEST_SCHEMA: Final = latest_version()
+"""The newest storage schema that this version knows, which an upgrade of its files must not change while it runs."""
 SOURCE: Final = "daemon"
 HYPERVISOR_TYPE: Final = "kvm"
 """What runs VMs on every host with this daemon, as placement knows it: where nobody says, placement offers no host."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from outlive.resources import Cluster
-
 from outlive.store.schema.state import SchemaState
 
 

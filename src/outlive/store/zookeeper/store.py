@@ -362,7 +362,7 @@ class ZooKeeperStore:
         ]
         self._forget(kind, ref.key)
         try:
-            await self._send(operations, (layout.object(kind, ref.key, row.uid), layout.log(kind)), layout)
+            await self.send(operations, (layout.object(kind, ref.key, row.uid), layout.log(kind)), layout)
         except TransactionRefused as refused:
             raise Conflict(f"{ref.kind}/{ref.name} changed meanwhile: {refused}", remedy="read it again") from None
         return True
@@ -431,7 +431,7 @@ class ZooKeeperStore:
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
         for _ in range(MENDS):
             try:
-                answers = await self._send(operations, (path, name_path, *logs), layout)
+                answers = await self.send(operations, (path, name_path, *logs), layout)
                 break
             except TransactionRefused as refused:
                 is_missing = isinstance(refused.error, zk.NoNodeError)
@@ -456,7 +456,7 @@ class ZooKeeperStore:
         self._keep(kind, key, _row(uid, (raw, stat)))
         return _versioned(write.answer, stat.mzxid)
 
-    async def _send(self, operations: Sequence[Operation], paths: Sequence[str], layout: Layout) -> Answers:
+    async def send(self, operations: Sequence[Operation], paths: Sequence[str], layout: Layout) -> Answers:
         """The answers of a transaction that is refused where anything has changed of the schema since it was read.
 
         ``LayoutChanged`` where another one counts, so that nothing was written; it waits while these paths are copied.
