@@ -17,7 +17,12 @@ from outlive.runtime.schema_decisions import DECISIONS
 PAGE = (Path(__file__).parents[3] / "docs/reference/schema-decisions.md").read_text()
 SECTIONS = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
 SOURCES = {path: path.read_text() for path in Path(outlive.__file__).parent.rglob("*.py")}
-THROUGH = {"lock.acquire": "pause_before_next", "schema.plan": "plan_schema", "schema.gate": "open_gate"}
+THROUGH = {
+    "lock.acquire": "pause_before_next",
+    "schema.plan": "plan_schema",
+    "schema.gate": "open_gate",
+    "schema.step": "next_schema_step",
+}
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda one: one.name)
