@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.support.command import COMMAND, environment, outlive
+from tests.support.command import COMMAND, environment, outlive, spawned
 from tests.support.hosts import Host, within
 from tests.support.loops import run_real
 from tests.support.schemas import document
@@ -277,7 +277,7 @@ def test_a_cluster_goes_to_the_next_schema_and_back_while_it_runs(cluster: Runni
     assert max(longest.values()) < GUARD_TIMEOUT_S, "of an armed host in its profile"
     print(f"longest without a renewal: {longest}")
 
-    back = outlive(
+    back = spawned(
         "schema",
         "upgrade",
         "--to",

@@ -663,7 +663,7 @@ class UpRole:
             decisions=self.decisions,
             clock=self._clock,
         )
-        self.manager.add_task("schema", upgrade.run, after_sync=True)
+        self.manager.add_task("schema", upgrade.run)
 
     def _add_commitments(self, ports: Ports, ids: Ids) -> Commitments:
         """Commitments, behind the same election, since their slots are placed on the same hosts."""

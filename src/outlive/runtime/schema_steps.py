@@ -101,7 +101,8 @@ def next_schema_step(seen: SchemaObservation) -> SchemaStepResult:
     if to not in (0, seen.version) and not behind:
         action = SchemaAction.MOVE if holds and seen.hold_to == to else SchemaAction.HOLD
         return SchemaStepResult(action=action, to=to)
-    if seen.hold_to and (not holds or all((one.active or 1) == seen.version for one in considered.values())):
+    at_work = (one for one in seen.hosts.values() if one.is_member)
+    if seen.hold_to and (not holds or all((one.active or 1) == seen.version for one in at_work)):
         return SchemaStepResult(action=SchemaAction.RELEASE, to=seen.version)
     if behind:
         return SchemaStepResult(action=SchemaAction.WAIT, to=to, waiting_for=behind)

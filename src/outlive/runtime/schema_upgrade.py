@@ -39,6 +39,8 @@ LOOK_S: Final = 5.0
 """How often it is looked."""
 SOON_S: Final = 0.2
 """The pause after a step that was done, and before a change is tried again whose store did not answer."""
+RETRY_S: Final = 1.0
+"""The pause before it looks again after another error."""
 AGAIN_S: Final = 60.0
 """The pause before a change is tried again that took too long."""
 STEPS: Final = 100
@@ -77,8 +79,8 @@ class SchemaUpgrade:
         self._latest = latest_version() if latest is None else latest
         self._reports = True
         """Whether a fault of this may be active."""
-        self._failed = ""
-        """Why the last change did not come to its end."""
+        self._stuck: dict[str, Value] = {}
+        """Of the last change that did not come to its end: where it led, and why."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -89,13 +91,12 @@ class SchemaUpgrade:
                 if state.moving is not None:
                     pause_s = SOON_S  # whoever began it: writers wait for its end
                     await self._storage.run(state.moving.target)
-                elif self._leads():
+                elif self._leads() and self._hypervisors.synced and self._memberships.synced:
                     pause_s = await self._look(state)
-            except MoveUndone as error:
-                self._failed, pause_s = str(error), AGAIN_S
-                _log.warning("schema.undone", error=str(error))
             except OutliveError as error:
+                pause_s = AGAIN_S if isinstance(error, MoveUndone) else RETRY_S
                 _log.warning("schema.put_off", error=str(error))
+                await self._report_stuck()
             await self._clock.sleep(pause_s)
 
     async def _look(self, state: SchemaState) -> float:
@@ -107,7 +108,7 @@ class SchemaUpgrade:
             result = next_schema_step(seen)
             if not SCHEMA_STEP.is_empty(result):
                 self._decisions.use(SCHEMA_STEP, seen)
-            if not await self._take(result):
+            if not await self._take(state, result):
                 await self._report(state, cluster, result)
                 return LOOK_S
             state = await self._storage.state()
@@ -137,7 +138,7 @@ class SchemaUpgrade:
             hold_since=0.0 if hold is None else as_instant(hold.since),
         )
 
-    async def _take(self, result: SchemaStepResult) -> bool:
+    async def _take(self, state: SchemaState, result: SchemaStepResult) -> bool:
         """Do it; whether there may be more to do at once."""
         now = as_datetime(self._clock.now())
         match result.action:
@@ -145,12 +146,12 @@ class SchemaUpgrade:
                 hold = SchemaHold(to=result.to, since=now, by=self._by)
                 await self._write(lambda schema: _replace(schema, hold=hold))
             case SchemaAction.MOVE | SchemaAction.FINISH:
+                self._stuck = {"to": result.to, "version": state.version}
                 try:
                     await self._storage.run(result.to)
                 except OutliveError as error:
-                    self._failed = str(error)
+                    self._stuck["why"] = str(error)
                     raise
-                self._failed = ""
             case SchemaAction.RECORD:
                 await self._write(lambda schema: _recorded(schema, result.to, now, self._by))
             case SchemaAction.RELEASE:
@@ -180,19 +181,25 @@ class SchemaUpgrade:
                 "what": ", ".join(result.waiting_for),
             }
             active.append(ActiveFault(FaultCode.SCHEMA_UPGRADE_WAITING, subject, fields))
-        if self._failed:
-            fields = {"version": state.version, "to": result.to or state.version, "why": self._failed}
-            active.append(ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, subject, fields))
         if cluster.status.schema.waiting_for != result.waiting_for:
             await self._write(lambda schema: _replace(schema, waiting_for=result.waiting_for))
         if active or self._reports:
             await self._faults.record(active)
             self._reports = bool(active)
 
+    async def _report_stuck(self) -> None:
+        """The fault of a change that does not come to its end; the next look that finds nothing to do ends it."""
+        if "why" not in self._stuck:
+            return
+        subject = ObjectRef(kind="Cluster", name=CLUSTER)
+        fields = self._stuck
+        await self._faults.record([ActiveFault(FaultCode.SCHEMA_UPGRADE_STUCK, subject, fields)])
+        self._reports = True
+
 
 def _recorded(schema: ClusterSchema, version: int, now: datetime, by: str) -> ClusterSchema:
     """The cluster's record of a store that is in this version now."""
-    if schema.version == 0:  # nobody has written it down yet
+    if schema.version == 0 and schema.hold is None:  # a new store, of which nobody has written it down yet
         return _replace(schema, version=version)
-    step = SchemaStep(start=schema.version, to=version, ended_at=now, by=by)
+    step = SchemaStep(start=schema.version or 1, to=version, ended_at=now, by=by)
     return _replace(schema, version=version, journal=(*schema.journal, step)[-SCHEMA_STEPS:])

@@ -47,6 +47,10 @@ STEPS: dict[str, tuple[dict[str, Any], tuple[str, int, list[str]]]] = {
     "this controller does not know it": ({"latest": 1}, ("wait", 2, ["controller"])),
     "hosts work by the old one still": ({"version": 2, "recorded": 2, **HELD}, ("rest", 0, [])),
     "all work by the new one": ({**BACK, **HELD}, ("release", 2, [])),
+    "one that is no member does not count": (
+        {"version": 2, "recorded": 2, "hosts": {"a": host(active=2), "b": host(member=False)}, **HELD},
+        ("release", 2, []),
+    ),
     "they never came, and the hold ends": ({"version": 2, "recorded": 2, **OLD}, ("release", 2, [])),
     "nothing newer is known": ({"hosts": {"a": host(1), "b": host(1)}, "latest": 1}, ("rest", 0, [])),
     "a cluster without hosts rests": ({"hosts": {}}, ("rest", 0, [])),
