@@ -26,9 +26,9 @@ class TestEnsemble(ZooKeeperEnsemble):
 
     __test__ = False
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 3, *, settings: str = "") -> None:
         folder = Path(mkdtemp(prefix="outlive-zookeeper-", dir=MEMORY if MEMORY.is_dir() else None))
-        super().__init__(folder, count)
+        super().__init__(folder, count, settings=settings)
         self._numbers = itertools.count(1)
 
     def new_chroot(self) -> ZooKeeperAccess:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,6 +36,8 @@ ANSWER_S: Final = 10.0
 RENEW_SESSIONS: Final = 2.0
 """After so many times its length without a connection a session is given up: an ensemble whose data was put back to an
 earlier time refuses all sessions that have seen more."""
+HANDSHAKE_S: Final = 1.0
+"""How long it is looked why no server is believed."""
 CLOSE_S: Final = 2.0
 """How long closing waits for the threads; they end by themselves."""
 WINDOW: Final = 256
@@ -302,6 +306,8 @@ class ZooKeeperClient:
             if writing and batch is not None:
                 raise _unknown(f"no answer within {self._answer_s:g} s") from None
             text = f"{self.access.place} did not answer within {self._answer_s:g} s"
+            if why := "" if self.connected else await asyncio.to_thread(certificate_trouble, self.access):
+                raise Unavailable(f"{text}: {why}", remedy="correct tls in the access file") from None
             raise Unavailable(text, remedy="do a majority of its servers run?") from None
         return batch.answers
 
@@ -331,6 +337,7 @@ class ZooKeeperClient:
             connection_retry=retry,
             auth_data=[("digest", f"{access.user}:{access.password}")] if access.user else None,
             use_ssl=tls is not None,
+            check_hostname=tls is not None,
             ca=tls.authority if tls else None,
             certfile=tls.certificate or None if tls else None,
             keyfile=tls.key or None if tls else None,
@@ -400,6 +407,29 @@ class ZooKeeperClient:
                 await ended.wait()
         except TimeoutError:
             _log.info("store.zookeeper.close_goes_on", place=self.access.place)
+
+
+def certificate_trouble(access: ZooKeeperAccess) -> str:
+    """What a handshake with one of the servers says is wrong with a certificate; empty: nothing, or none answers."""
+    if access.tls is None:
+        return ""
+    for server in access.servers:
+        host, _, port = server.rpartition(":")
+        try:
+            context = ssl.create_default_context(cafile=access.tls.authority)
+            if access.tls.certificate:
+                context.load_cert_chain(access.tls.certificate, access.tls.key or None)
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S) as plain,
+                context.wrap_socket(plain, server_hostname=host.strip("[]")) as wrapped,
+            ):
+                wrapped.settimeout(HANDSHAKE_S)
+                return ""
+        except ssl.SSLError as error:
+            return f"a certificate is not believed: {server}: {error.reason or error}"
+        except OSError:
+            continue
+    return ""
 
 
 def _stopping(kazoo: KazooClient, then: Callable[[], None] = lambda: None) -> None:
