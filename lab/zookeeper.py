@@ -16,11 +16,13 @@ from typing import Final
 from lab.processes import LabError, Process, run, until
 
 JAR: Final = Path("/usr/share/java/zookeeper.jar")
+CLASS_PATH: Final = ":".join(str(JAR.with_name(f"{name}.jar")) for name in (JAR.stem, "netty-codec", "netty-handler"))
+"""Debian's package leaves out two libraries that encrypted connections need."""
 TICK_MS: Final = 250
 """Sessions last 2 to 20 ticks; a leader that stands still is replaced after ``syncLimit`` of them."""
 FIRST_USER: Final = 61_000
 """The numbers of users that servers run as follow this one."""
-START_S: Final = 60.0
+START_S: Final = 30.0
 WORD_S: Final = 1.0
 JAVA: Final = (
     *("-Xmx64m", "-Xms16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
@@ -82,7 +84,7 @@ class ZooKeeperServer:
 
     def start(self) -> None:
         """Start it unless it runs; it serves once a majority does."""
-        command = ["java", *JAVA, "-cp", str(JAR), "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        command = ["java", *JAVA, "-cp", CLASS_PATH, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
         if self.user:
             run("chown", "-R", str(self.user), str(self.folder))
             command = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]

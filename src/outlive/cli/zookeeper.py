@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from outlive.base.errors import Usage
-from outlive.cli.commands import command
+from outlive.cli.commands import command, group
 from outlive.cli.controller import ZooKeeperFile, zookeeper_store
 from outlive.cli.output import write
 
-app = typer.Typer(no_args_is_help=True, help="ZooKeeper as the store.")
+app = group("ZooKeeper as the store.")
 
 
 @command(app)

@@ -11,7 +11,11 @@ server that lags behind what the last one had seen, so that a reader begins with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import select
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -20,7 +24,7 @@ import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
 
@@ -34,6 +38,8 @@ ANSWER_S: Final = 10.0
 RENEW_SESSIONS: Final = 2.0
 """After so many times its length without a connection a session is given up: an ensemble whose data was put back to an
 earlier time refuses all sessions that have seen more."""
+HANDSHAKE_S: Final = 1.0
+"""How long it is looked why no server is believed."""
 CLOSE_S: Final = 2.0
 """How long closing waits for the threads; they end by themselves."""
 WINDOW: Final = 256
@@ -51,6 +57,8 @@ Found = tuple[bytes, ZnodeStat]
 _log = get_logger("store.zookeeper")
 _kazoo_log = logging.getLogger("outlive.store.zookeeper.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
+_SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
+"""States in which kazoo takes requests."""
 _LOST: Final = (zk.ConnectionLoss, zk.SessionExpiredError, zk.ConnectionClosedError, zk.OperationTimeoutError)
 
 
@@ -112,12 +120,55 @@ class _Slot:
 
 
 class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Has answers go to the batch that is being sent, without the detour over a thread for callbacks."""
+    """Has answers go to the batch that is being sent, without the detour over a thread for callbacks, and waits for
+    sockets by ``poll``: kazoo makes an epoll for each wait."""
 
     batch: _Batch | None = None
 
     def async_result(self) -> Any:
         return self.batch.slot() if self.batch is not None else super().async_result()
+
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As ``select.select``, for sockets with any number."""
+        poll, sockets = select.poll(), {}
+        for one in readable:
+            sockets[one.fileno()] = one
+            poll.register(one, select.POLLIN | select.POLLPRI)
+        for one in writable:
+            sockets[one.fileno()] = one
+            poll.register(one, select.POLLOUT)
+        ready = [sockets[number] for number, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
+        return [one for one in ready if one in readable], [one for one in ready if one in writable], []
+
+
+class _LoopClient(KazooClient):  # type: ignore[misc]
+    """Wakes its thread once for all requests that are sent in one turn of the loop: each byte of kazoo's is a system
+    call, at which the two threads hand the interpreter over to each other."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    _waiting = 0
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        if self.loop is None or self._state not in _SENDING or threading.get_ident() != self._loop_thread:
+            return super()._call(request, async_object)
+        self._queue.append((request, async_object))
+        self._waiting += 1
+        if self._waiting == 1:
+            self.loop.call_soon(self._wake_thread)
+        return None
+
+    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Requests come from this loop, in this thread."""
+        self.loop, self._loop_thread = loop, threading.get_ident()
+
+    def _wake_thread(self) -> None:
+        """One byte for each request, since kazoo reads one for each."""
+        waiting, self._waiting = self._waiting, 0
+        write_socket = self._connection._write_sock
+        with contextlib.suppress(OSError, AttributeError):  # it is being closed, which settles what waits
+            write_socket.send(b"\0" * waiting)
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
@@ -294,10 +345,16 @@ class ZooKeeperClient:
             await above.close()
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete each that is there."""
+        """Delete each that is there; together, where all of them are."""
         for start in range(0, len(paths), WINDOW):
-            begins = [_delete(path) for path in paths[start : start + WINDOW]]
-            for answer in await self._ask(begins, writing=True):
+            part = paths[start : start + WINDOW]
+            try:
+                await self.commit([remove(path) for path in part])
+                continue
+            except TransactionRefused as refused:
+                if not isinstance(refused.error, zk.NoNodeError):
+                    raise self.error(refused.error, writing=True) from None
+            for answer in await self._ask([_delete(path) for path in part], writing=True):
                 if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
                     raise self.error(answer, writing=True)
 
@@ -322,6 +379,8 @@ class ZooKeeperClient:
             if writing and batch is not None:
                 raise _unknown(f"no answer within {self._answer_s:g} s") from None
             text = f"{self.access.place} did not answer within {self._answer_s:g} s"
+            if why := "" if self.connected else await asyncio.to_thread(certificate_trouble, self.access):
+                raise Unavailable(f"{text}: {why}", remedy="correct tls in the access file") from None
             raise Unavailable(text, remedy="do a majority of its servers run?") from None
         return batch.answers
 
@@ -344,19 +403,21 @@ class ZooKeeperClient:
         self._handler = _LoopHandler()
         self.session += 1
         retry = KazooRetry(**RECONNECT, sleep_func=self._handler.sleep_func)
-        kazoo = self._kazoo = KazooClient(
+        kazoo = self._kazoo = _LoopClient(
             ",".join(access.servers) + access.chroot.rstrip("/"),
             timeout=access.session_s,
             handler=self._handler,
             connection_retry=retry,
             auth_data=[("digest", f"{access.user}:{access.password}")] if access.user else None,
             use_ssl=tls is not None,
+            check_hostname=tls is not None,
             ca=tls.authority if tls else None,
             certfile=tls.certificate or None if tls else None,
             keyfile=tls.key or None if tls else None,
             logger=_kazoo_log,
         )
         loop = self._loop
+        kazoo.follow(loop)
         kazoo.add_listener(lambda state: _post(loop, self._changed, kazoo, state))
         kazoo.start_async()
 
@@ -420,6 +481,29 @@ class ZooKeeperClient:
                 await ended.wait()
         except TimeoutError:
             _log.info("store.zookeeper.close_goes_on", place=self.access.place)
+
+
+def certificate_trouble(access: ZooKeeperAccess) -> str:
+    """What a handshake with one of the servers says is wrong with a certificate; empty: nothing, or none answers."""
+    if access.tls is None:
+        return ""
+    for server in access.servers:
+        host, _, port = server.rpartition(":")
+        try:
+            context = ssl.create_default_context(cafile=access.tls.authority)
+            if access.tls.certificate:
+                context.load_cert_chain(access.tls.certificate, access.tls.key or None)
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S) as plain,
+                context.wrap_socket(plain, server_hostname=host.strip("[]")) as wrapped,
+            ):
+                wrapped.settimeout(HANDSHAKE_S)
+                return ""
+        except ssl.SSLError as error:
+            return f"a certificate is not believed: {server}: {error.reason or error}"
+        except OSError:
+            continue
+    return ""
 
 
 def _stopping(kazoo: KazooClient, then: Callable[[], None] = lambda: None) -> None:

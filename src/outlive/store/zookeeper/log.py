@@ -141,7 +141,7 @@ async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_
                 return
             paths = [entry_path(log, one) for one in numbers if one < oldest]
         else:
-            paths = [entry_path(log, one) for one in range(max(0, oldest - 2 * TRIM_EVERY), oldest)]
+            paths = [entry_path(log, one) for one in range(max(0, oldest - TRIM_EVERY), oldest)]
         await client.delete_many(paths)
     except (OutliveError, ValueError) as error:
         _log.info("store.zookeeper.not_trimmed", log=log, why=str(error))
