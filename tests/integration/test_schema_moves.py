@@ -24,7 +24,9 @@ from outlive.store.schema.state import SchemaMove, SchemaState, encode_state
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
 from outlive.store.zookeeper.client import put
 from outlive.store.zookeeper.layout import SCHEMA_PATH
+from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.schema_view import SchemaView
+from outlive.store.zookeeper.tree_file import dump_tree, restore_tree
 from outlive.store.zookeeper.tree_move import TreeMover
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
@@ -247,3 +249,53 @@ async def test_a_writer_gives_up_copying_that_is_overdue_in_the_place_of_who_die
         began = CLOCK.monotonic()
         await store.replace(renewed(found))
         assert 1.0 < CLOCK.monotonic() - began < 5.0
+
+
+@on_servers
+async def test_a_tree_is_put_back_from_a_file_and_only_into_its_own_schema() -> None:
+    async with filled() as store:
+        found = await dump_tree(store, clock=CLOCK)
+        before = await dump(store.client)
+        await store.create(VirtualMachine(metadata=ObjectMeta(name="later")))
+        await store.delete((await store.get(VirtualMachine, "vm-1")).ref)
+        await restore_tree(store, found)
+        after = await dump(store.client)
+        assert {path: data for path, data in after.items() if path in found.nodes} == {
+            path: data for path, data in before.items() if path in found.nodes
+        }
+        assert after.keys() - {"/"} == found.nodes.keys()
+        other = store_on(store.client.access)
+        assert len((await other.list(VirtualMachine)).items) == 12
+        await other.close()
+        await mover(store.client).run(2)
+        with pytest.raises(Refused, match="schema 1, and the tree of 2"):
+            await restore_tree(store, found)
+
+
+@on_servers
+async def test_a_writer_has_the_lock_alone_and_readers_share_it_in_the_order_in_which_they_came() -> None:
+    async with filled(0) as store:
+        await store.client.ensure("/schema/locks")
+
+        def lock(owner: str, *, shared: bool) -> StoreLock:
+            return StoreLock(store.client, "/schema/locks", owner=owner, shared=shared, clock=CLOCK)
+
+        writer, readers = lock("w", shared=False), [lock("r1", shared=True), lock("r2", shared=True)]
+        assert (await writer.acquire(1.0)).result == "acquired"
+        refused = await readers[0].acquire(0.2)
+        assert (refused.result, refused.attempts) == ("timeout", 1), "that somebody has it is an answer"
+        waiting = [asyncio.create_task(one.acquire(10.0)) for one in readers]
+        await asyncio.sleep(0.2)
+        next_writer = asyncio.create_task(lock("w2", shared=False).acquire(10.0))
+        await asyncio.sleep(0.1)
+        assert not [one for one in waiting if one.done()]
+        await writer.release()
+        await writer.release()  # harmless
+        assert [(await one).result for one in waiting] == ["acquired", "acquired"]
+        await asyncio.sleep(0.2)
+        assert not next_writer.done()
+        for one in readers:
+            await one.release()
+        assert (await next_writer).result == "acquired"
+        nothing = await StoreLock(store.client, "/none", owner="x", shared=False, clock=CLOCK).acquire(1.0)
+        assert (nothing.result, nothing.attempts) == ("none", 1)

@@ -37,7 +37,7 @@ GONE: Final = (HostLife.STOPPED, HostLife.DEAD)
 
 app = group("The storage schema: where and in which version everything is stored, and how that changes.")
 
-To = Annotated[int | None, typer.Option("--to", metavar="NUMBER", help="Which schema; else the newest one.")]
+To = Annotated[int | None, typer.Option("--to", "-t", metavar="NUMBER", help="Which schema; else the newest one.")]
 
 
 @command(app, "status")

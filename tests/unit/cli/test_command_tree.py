@@ -115,6 +115,8 @@ ASKING: Final = {
     "disarm",
     "host arm",
     "host disarm",
+    "schema restore",
+    "schema upgrade",
     "host fence",
     "host trust",
     "fence host",

@@ -113,6 +113,7 @@ class Host:
         shared: Any = SimpleNamespace(
             host="h1",
             store=self.store,
+            desired=SimpleNamespace(cluster=None),
             domains=LocalDomains(service, self.clock, limit_s=LIMIT_S),
             lease=SimpleNamespace(held=True),
             machine=service,

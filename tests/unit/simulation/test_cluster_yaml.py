@@ -54,6 +54,7 @@ DERIVED: Final = {
         "disarmedSince": "the verb `disarm-cluster`",
         "disarmedUntil": "the verb `disarm-cluster`",
         "confirmedIncarnation": "the verb `confirm-incarnation`",
+        "schema": "a simulated store has one storage schema",
         "primary": "the verbs `primary` and `secondary`",
     },
 }
