@@ -17,7 +17,7 @@ from outlive.base.errors import OutliveError
 from outlive.resources import VirtualMachine
 from outlive.store import Synced, Upsert, list_all
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
-from outlive.store.zookeeper.layout import ENTRY
+from outlive.store.zookeeper.layout import ENTRY, SCHEMA_PATH
 
 OBJECTS = 10_000
 CLIENTS = 16
@@ -53,9 +53,10 @@ def bare(kazoo: KazooClient, rows: list[tuple[str, bytes, int]], log: str) -> fl
         path, raw, version = rows[number]
         while time.perf_counter() < stop:
             transaction = kazoo.transaction()
+            transaction.check(SCHEMA_PATH, 0)  # that the storage schema has not changed
             transaction.set_data(path, raw, version=version)
             transaction.create(f"{log}/{ENTRY}", b"u,vm-000000,00000000-0000-4000-8000-000000000000", sequence=True)
-            version = transaction.commit()[0].version
+            version = transaction.commit()[1].version
             counts[number] += 1
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.support.command import COMMAND, environment, outlive, spawned
 from tests.support.hosts import Host, within
 from tests.support.loops import run_real
@@ -23,6 +24,7 @@ from tests.support.schemas import document
 from tests.support.zookeeper import shared_ensemble, zookeeper_store
 
 import outlive as package
+from outlive.base.errors import Conflict, NotFound
 from outlive.node.fencing.policy import PROFILES, ProfileName
 from outlive.resources import (
     Cluster,
@@ -35,11 +37,14 @@ from outlive.resources import (
     ObjectMeta,
     VirtualMachine,
 )
-from outlive.resources.cluster import CLUSTER
+from outlive.resources.cluster import CLUSTER, SchemaWish
 from outlive.resources.hosts import HostSchema
 from outlive.store import list_all
+from outlive.store.schema.documents import SchemaDocument
+from outlive.store.schema.state import SchemaState
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
 from outlive.store.zookeeper.schema_view import SchemaView
+from outlive.store.zookeeper.tree_move import TreeMover
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 T = TypeVar("T")
@@ -61,11 +66,11 @@ class Installation:
         (self.path / "outlive/store/schema/documents/2.json").write_bytes(msgspec.json.encode(next_release()))
 
 
-def next_release() -> Any:
+def next_release() -> SchemaDocument:
     """Schema 2 for the code of this release: it has all kinds, in the versions that this release has."""
     old, new = document(1), document(2)
     kept = {key: path for key, path in old.zookeeper["base"].items() if key.endswith(".knowledges")}
-    return msgspec.structs.replace(new, kinds=old.kinds, zookeeper={"base": new.zookeeper["base"] | kept})
+    return replace(new, kinds=old.kinds, zookeeper={"base": new.zookeeper["base"] | kept})
 
 
 class RunningCluster:
@@ -153,19 +158,20 @@ class RunningCluster:
             self.end_controller(signal.SIGKILL)
 
 
+def both(version: int) -> SchemaDocument:
+    return next_release() if version == 2 else document(1)
+
+
 def store_of_both(access: ZooKeeperAccess) -> ZooKeeperStore:
     """A store that knows both schemas, as a later release does."""
     client, base = ZooKeeperClient(access), zookeeper_store(access)
-
-    def of(version: int) -> Any:
-        return next_release() if version == 2 else document(1)
 
     return ZooKeeperStore(
         client,
         clock=base.clock,
         ids=base._ids,
         random=base._random,
-        schema=SchemaView(client, clock=base.clock, document=of),
+        schema=SchemaView(client, clock=base.clock, document=both),
     )
 
 
@@ -191,7 +197,7 @@ async def fill(store: ZooKeeperStore) -> None:
         Hypervisor(metadata=ObjectMeta(name="gone"), spec=HypervisorSpec(management="node", mode="hypervisor"))
     )
     status = HypervisorStatus(schema=HostSchema(active=1, latest=1), conditions=(down,))
-    await store.replace_status(msgspec.structs.replace(gone, status=status))
+    await store.replace_status(replace(gone, status=status))
     record = MemberRecord(machine_id="m", boot_id="b", state="Released", dead_through=1)
     await store.create(Membership(metadata=ObjectMeta(name="gone"), record=record))
 
@@ -294,6 +300,48 @@ def test_a_cluster_goes_to_the_next_schema_and_back_while_it_runs(cluster: Runni
     assert within(LIMIT_S, lambda: settled(1)), cluster.log.read_text()[-3000:]
     assert cluster.ask(_vms) == before
     assert [(one.start, one.to) for one in cluster.schema().status.schema.journal] == [(1, 2), (2, 1)]
+
+
+def test_a_controller_that_is_killed_while_it_moves_the_tree_is_succeeded_by_the_next_one(
+    cluster: RunningCluster,
+) -> None:
+    """The host goes on renewing its membership meanwhile, and nothing is lost."""
+    cluster.installed.upgrade()
+    host = cluster.hosts[0].start().ready()
+    assert within(LIMIT_S, lambda: cluster.latest(host.name) == 2)
+    cluster.ask(fill)
+    wish = SchemaWish(exclude=("gone",))
+    before = cluster.ask(_vms)
+    cluster.start_controller()
+
+    async def ask_for_it(store: ZooKeeperStore) -> None:
+        while True:
+            try:
+                found = await store.get(Cluster, CLUSTER)
+                await store.replace(replace(found, spec=replace(found.spec, schema=wish)))
+                return
+            except (NotFound, Conflict):
+                await asyncio.sleep(0.05)
+
+    async def wait_for_move(store: ZooKeeperStore) -> SchemaState:
+        mover = TreeMover(store.client, by="watch", clock=store.clock, document=both)
+        end = time.monotonic() + LIMIT_S
+        while (state := await mover.state()).moving is None:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.005)
+        return state
+
+    cluster.ask(ask_for_it)
+    state = cluster.ask(wait_for_move)
+    cluster.end_controller(signal.SIGKILL)
+    assert state.moving is not None
+    assert state.moving.to == 2
+    seq = cluster.members()[host.name].seq
+    assert within(GUARD_TIMEOUT_S, lambda: cluster.members()[host.name].seq > seq + 1), "it renews all the same"
+    cluster.start_controller()
+    assert within(LIMIT_S, lambda: cluster.schema().schema_version == 2), cluster.log.read_text()[-3000:]
+    assert cluster.ask(_vms) == before
+    assert cluster.members()[host.name].state == "Held"
 
 
 async def _vms(store: ZooKeeperStore) -> dict[str, str]:
