@@ -510,6 +510,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.Descheduling(
         spec=r.DeschedulingSpec(ref="vm-1", ref_type="novaServerUUID", prev_host="h1", prev_host_type="hypervisor")
     ),
+    r.DhcpLease(network="green", mac="0a:58:c0:a8:28:0a", address="192.168.40.10"),
     r.Election(),
     r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),
