@@ -1,0 +1,1 @@
+"""This host's own devices, addresses and routes, and the virtual functions of its cards, on the kernel's netlink."""
