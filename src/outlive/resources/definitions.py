@@ -24,6 +24,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Refused
 from outlive.resources.amounts import Amounts
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.vms import VirtualMachine
 
 SIZE_LIMIT: Final = 256 * 1024
@@ -91,6 +92,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: int
     disks: tuple[DefinedDisk, ...] = ()
     ports: tuple[DefinedPort, ...] = ()
+    functions: tuple[FunctionNeed, ...] = ()
+    """Of its interfaces, those that are virtual functions of its host's cards."""
     graphics: tuple[str, ...] = ()
     """Kinds of its screens: ``vnc``, ``spice``."""
     console: str = ""
@@ -143,6 +146,8 @@ def parse(xml: str) -> Definition:
     _check_once("disk", [disk.id for disk in disks if disk.id])
     _check_once("target", [disk.target for disk in disks])
     _check_once("port", [port.id for port in ports])
+    functions = tuple(_functions(devices, ports)) if devices is not None else ()
+    _check_once("virtual function", [one.pci or one.name for one in functions])
     return Definition(
         uuid=uuid,
         name=_name(domain),
@@ -150,6 +155,7 @@ def parse(xml: str) -> Definition:
         vcpus=_vcpus(domain),
         disks=disks,
         ports=ports,
+        functions=functions,
         graphics=tuple(one.get("type", "") for one in domain.iterfind("devices/graphics")),
         console=_console(domain),
         host_devices=domain.find("devices/hostdev") is not None
@@ -212,6 +218,7 @@ def completed(vm: VirtualMachine) -> VirtualMachine:
         resources=Amounts({**vm.spec.resources, **definition.resources}),
         disks=definition.disk_ids,
         ports=definition.port_ids,
+        functions=definition.functions,
     )
     return vm if spec == vm.spec else msgspec.structs.replace(vm, spec=spec)
 
@@ -424,6 +431,44 @@ def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
     return found
 
 
+_FUNCTION: Final = re.compile(r"[^\s/]{1,15}v[0-9]{1,4}")
+"""The name of a virtual function: that of its card, ``v``, and its number."""
+NAMED_FUNCTION: Final = "ua-"
+"""With which the alias of an interface begins that libvirt leaves to users: after it comes the function's name."""
+_PCI: Final = re.compile(r"(0x)?[0-9a-f]{1,8}", re.ASCII)
+
+
+def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[FunctionNeed]:
+    """An interface of type ``direct`` in mode ``passthrough`` has the whole device, one of type ``hostdev`` is a PCI
+    device of the guest. libvirt accepts nothing but a virtual function for the second."""
+    found = []
+    for one, port in zip(devices.iterfind("interface"), ports, strict=True):
+        source, alias = one.find("source"), one.find("alias")
+        device = source.get("dev", "") if source is not None else ""
+        if one.get("type") == "direct" and source is not None and source.get("mode") == "passthrough":
+            if _FUNCTION.fullmatch(device):
+                found.append(FunctionNeed(name=device, mac=port.mac))
+        elif one.get("type") == "hostdev":
+            given = alias.get("name", "") if alias is not None else ""
+            name = given.removeprefix(NAMED_FUNCTION) if given.startswith(NAMED_FUNCTION) else ""
+            pci = _pci(one.find("source/address"), port.mac)
+            found.append(FunctionNeed(name=name, kind="hostdev", pci=pci, mac=port.mac))
+    return found
+
+
+def _pci(address: ET.Element | None, mac: str) -> str:
+    """As the kernel writes it: ``0000:01:10.0``."""
+    parts = [address.get(name, "0").lower() if address is not None else "" for name in _PCI_PARTS]
+    if not all(_PCI.fullmatch(part) for part in parts):
+        remedy = "write <source><address type='pci' domain='0x0000' bus='0x01' slot='0x10' function='0x0'/></source>"
+        raise _bad(f"interface {mac} is passed through without the PCI address of its function", remedy)
+    domain, bus, slot, function = (int(part, 16) for part in parts)
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
+
+
+_PCI_PARTS: Final = ("domain", "bus", "slot", "function")
+
+
 def made_mac(uuid: str, index: int) -> str:
     """Of an interface that names none: the same on every host and at every start."""
     digest = hashlib.sha256(f"{uuid}/{index}".encode()).hexdigest()
@@ -455,4 +500,13 @@ def with_interface_ids(xml: str, ids: Mapping[int, str]) -> str:
     ):
         if index in ids and parameters is not None:
             parameters.set("interfaceid", ids[index])
+    return ET.tostring(domain, encoding="unicode")
+
+
+def with_function_devices(xml: str, devices: Mapping[str, str]) -> str:
+    """The definition with other devices for virtual functions, by the name of the function."""
+    domain = tree(xml)
+    for source in domain.iterfind("devices/interface[@type='direct']/source"):
+        if (device := source.get("dev", "")) in devices:
+            source.set("dev", devices[device])
     return ET.tostring(domain, encoding="unicode")

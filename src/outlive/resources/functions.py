@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -127,14 +127,31 @@ class FreeFunction(Part, frozen=True, kw_only=True):
     """The VM that has it or gets it; empty: it is free."""
 
 
-def function_problem(vm: str, needs: Iterable[FunctionNeed], functions: Iterable[FreeFunction]) -> tuple[str, str]:
-    """What a host lacks of the functions that the VM needs: a word that never changes, and a sentence without the
-    host's name. Empty: nothing."""
+class FunctionProblem(NamedTuple):
+    """What a host lacks of the virtual functions that a VM needs."""
+
+    function: str
+    """The function."""
+    other: str
+    """The VM that has it; empty: the host has no such function."""
+
+    @property
+    def message(self) -> str:
+        """In words, without the host's name."""
+        if self.other:
+            return f"its virtual function {self.function} is of VM {self.other}"
+        return f"it has no virtual function {self.function}"
+
+
+def function_problem(
+    vm: str, needs: Iterable[FunctionNeed], functions: Iterable[FreeFunction]
+) -> FunctionProblem | None:
+    """The first function that the host does not have free for the VM; ``None``: all are there for it."""
     there = tuple(functions)
     for need in needs:
         found = next((one for one in there if need.is_met_by(one.name, one.pci)), None)
         if found is None:
-            return "function-missing", f"it has no virtual function {need.label}"
+            return FunctionProblem(need.label, "")
         if found.owner not in ("", vm):
-            return "function-in-use", f"its virtual function {found.name} is of VM {found.owner}"
-    return "", ""
+            return FunctionProblem(found.name, found.owner)
+    return None

@@ -178,10 +178,8 @@ def _orders(
     """What is sent to the card, and the fields that each message is of; the other half of a pair stays as it is."""
     given = settings.given()
     if vlan := [name for name in ("vlan", "vlan_qos") if name in given]:
-        yield (
-            tuple(vlan),
-            {"vlan": given.get("vlan", now.get("vlan", 0)), "qos": given.get("vlan_qos", now.get("qos", 0))},
-        )
+        number, priority = given.get("vlan", now.get("vlan", 0)), given.get("vlan_qos", now.get("qos", 0))
+        yield tuple(vlan), {"vlan": {"vlan": number, "qos": priority}}
     if rates := [name for name in ("tx_rate_min", "tx_rate_max") if name in given]:
         least = given.get("tx_rate_min", now.get("min_tx_rate", 0))
         most = given.get("tx_rate_max", now.get("max_tx_rate", 0))

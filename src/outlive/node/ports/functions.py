@@ -67,28 +67,3 @@ class FunctionPort(Protocol):
         Everything else is programmed all the same. ``NotFound``.
         """
         ...
-
-
-class NoFunctions(FunctionPort):
-    """This host has no virtual functions."""
-
-    async def prepare(self) -> str:
-        """Nothing is needed."""
-        return ""
-
-    async def read(self, card: str) -> FoundCard:
-        """There are none."""
-        return FoundCard(most=0, mtu=0)
-
-    async def set_count(self, card: str, count: int, *, replace: bool) -> None:
-        """Nothing."""
-
-    async def set_mtu(self, card: str, mtu: int) -> None:
-        """Nothing."""
-
-    async def set_mac(self, card: str, index: int, mac: str) -> None:
-        """Nothing."""
-
-    async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
-        """Nothing is refused."""
-        return {}

@@ -457,7 +457,7 @@ def request_input(
             state=state_of(vm),
             node=vm.host,
             last_node=away_from(vm),
-            method=vm.spec.migration_method or "none",
+            method=vm.spec.move_method or "none",
             migration_active=active_move(vm) is not None,
             held=bool(vm.status.holders),
             **needs(vm, places.rules),

@@ -334,9 +334,10 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
         id=move_id,
         source=vm.host,
         target=target,
-        mode="cold" if vm.spec.migration_method == "shutdown" else "live",
+        mode="cold" if vm.spec.move_method == "shutdown" else "live",
         prior_home=vm.status.home,
         new_home=new_home,
+        functions=tuple(one.name or one.pci for one in vm.spec.functions),
     )
     return _replace(status, migration=move, reason="", message="")
 
