@@ -18,10 +18,13 @@ from outlive.node.functions.account import (
     BookedFunction,
     FunctionBooks,
     FunctionBooksResult,
+    account_functions,
 )
 from outlive.node.vm.states import active_move
+from outlive.placement.rules import function_refusal
 from outlive.resources import VirtualMachine
-from outlive.resources.functions import FunctionNeed, VirtualFunction
+from outlive.resources.functions import FreeFunction, FunctionNeed, VirtualFunction
+from outlive.resources.reasons import Reason
 
 ELSEWHERE: Final = ""
 """The host of a VM that is not here, as far as the books of this host go."""
@@ -55,9 +58,17 @@ def owner_of(vm: VirtualMachine, host: str, *, here: bool) -> FunctionOwner:
     )
 
 
-def nics_of(needs: Iterable[FunctionNeed], functions: Functions) -> tuple[AccountedNic, ...]:
+def named_needs(needs: Iterable[FunctionNeed], functions: Iterable[FreeFunction]) -> tuple[FunctionNeed, ...]:
+    """The needs with the names that their functions have on the VM's host, where only a PCI address says which."""
+    names = {one.pci: one.name for one in functions}
+    return tuple(_replace(one, name=one.name or names.get(one.pci, "")) for one in needs)
+
+
+def nics_of(
+    needs: Iterable[FunctionNeed], functions: Iterable[VirtualFunction | FreeFunction]
+) -> tuple[AccountedNic, ...]:
     """The interfaces by the names that their functions have here; one that is not here keeps a name that none has."""
-    found = []
+    found, functions = [], tuple(functions)
     for need in needs:
         there = next((one.name for one in functions if need.is_met_by(one.name, one.pci)), "")
         found.append(AccountedNic(vf=there or f"{need.label} ", mac=need.mac, type=need.kind))
@@ -155,3 +166,38 @@ def _booked(one: VirtualFunction) -> BookedFunction:
     return BookedFunction(
         used=bool(one.used_by), used_by=one.used_by, reserved_by=one.reserved_by, mac=one.mac, phy_mac=one.phys_mac
     )
+
+
+def move_refusals(
+    vm: VirtualMachine, hosts: Mapping[str, tuple[FreeFunction, ...]], vms: Iterable[VirtualMachine]
+) -> dict[str, Reason]:
+    """Host → why a move of the VM may not begin to there: a virtual function is missing or not free.
+
+    ``hosts``: of each, its functions as its own books say who has them. ``vms``: all; whoever is on its way to a host
+    has reserved there what its own record names, whether or not that host has written it yet.
+    """
+    if not vm.spec.functions:
+        return {}
+    comers = {
+        (move.target, function): other.name
+        for other in vms
+        if (move := active_move(other)) is not None and other.name != vm.name
+        for function in move.functions
+    }
+    needs = named_needs(vm.spec.functions, hosts.get(vm.host, ()))
+    found: dict[str, Reason] = {}
+    for host, functions in hosts.items():
+        now = tuple(
+            _replace(one, owner=one.owner or comers.get((host, one.name), "") or comers.get((host, one.pci), ""))
+            for one in functions
+        )
+        others = {one.name: one.owner if one.owner != vm.name else "" for one in now}
+        books = {name: BookedFunction(used=bool(owner), used_by=owner) for name, owner in others.items()}
+        owner = AccountedOwner(node=vm.host, method=vm.spec.migration_method, nics=nics_of(needs, functions))
+        given = FunctionBooks(vfs={host: books}, vms={vm.name: owner}, ops=(("begin", vm.name, host),))
+        code = account_functions(given).results[0]
+        if code in (AccountCode.VF_MISSING, AccountCode.VF_IN_USE):
+            why = function_refusal(vm.name, host, needs, now)
+            assert why is not None, "it names what the operation was refused for"
+            found[host] = why
+    return found

@@ -20,6 +20,8 @@ class PlaceReason(enum.StrEnum):
     """The host has no virtual function of that name, or of that PCI address."""
     FUNCTION_IN_USE = "function-in-use-there"
     """Another VM has it, or is on its way to it."""
+    MOVED_DOWN = "moved-while-down"
+    """A virtual function of it is a device of the guest, which nothing moves while it runs."""
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
     SOFT_AFFINITY = "soft-affinity"
@@ -71,6 +73,10 @@ TABLE: Final[Table] = {
     PlaceReason.FUNCTION_IN_USE: Template(
         "virtual function {function} of {host}, which {vm} needs, is of VM {other}",
         "choose another host, or move {other} away: outlive host functions {host}",
+    ),
+    PlaceReason.MOVED_DOWN: Template(
+        "it is shut down for its moves, and started at the target: {functions} is passed through to it",
+        "write <interface type='direct'> with mode='passthrough' to have it moved while it runs",
     ),
     PlaceReason.AFFINITY: Template(
         "{host} has no VM of affinity group {group} of {vm}, which is on {hosts}",
