@@ -31,7 +31,7 @@ def load(command: tuple[str, ...]) -> None:
 def functions() -> Any:
     from outlive.drivers.links.functions import CardFunctions
 
-    return CardFunctions(load)
+    return CardFunctions()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable
+from outlive.drivers.commands import run
 from outlive.drivers.libvirt.threads import Threads
 from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
 from outlive.resources.functions import LinkState, VirtualFunctionSettings
@@ -28,6 +29,8 @@ COUNT_S: Final = 60.0
 """How long a card may take to make its functions: the kernel looks for each of them."""
 DEVICES: Final = Path("/sys/class/net")
 INTERRUPTS: Final = Path("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
+PASSING: Final = ("vfio_iommu_type1", "allow_unsafe_interrupts=1")
+"""The module by which devices are given to guests, also where the machine cannot remap their interrupts."""
 PASSED_THROUGH: Final = "vfio-pci"
 """Kernel driver of a device that is given to a guest."""
 WITH_FUNCTIONS: Final = 1
@@ -40,26 +43,23 @@ T = TypeVar("T")
 
 
 class CardFunctions(FunctionPort):
-    """See the module. ``load``: has the kernel load a module, with parameters."""
+    """See the module."""
 
-    def __init__(self, load: Callable[[tuple[str, ...]], object]) -> None:
-        self._load = load
+    def __init__(self) -> None:
         self._threads = Threads(1, "network cards")
 
     async def prepare(self) -> str:
-        """As ``FunctionPort``."""
+        """As ``FunctionPort``. A kernel that can remap interrupts takes no notice of the parameter."""
         try:
-            return await self._call(self._prepare, CALL_S)
-        except OutliveError as error:
-            return error.message
-
-    def _prepare(self) -> str:
-        self._load(("vfio_iommu_type1", "allow_unsafe_interrupts=1"))
-        try:
-            INTERRUPTS.write_text("1")  # it may have been loaded before, without that
-            return ""
+            ended = await run(("modprobe", *PASSING), limit_s=CALL_S)
+            if ended.code != 0:
+                return f"modprobe {' '.join(PASSING)}: {ended.err.strip() or f'exit status {ended.code}'}"
+            await self._call(lambda: INTERRUPTS.write_text("1"), CALL_S)  # it may have been loaded before, without that
         except OSError as error:
             return f"{INTERRUPTS} cannot be written: {error.strerror}"
+        except OutliveError as error:
+            return error.message
+        return ""
 
     async def read(self, card: str) -> FoundCard:
         """As ``FunctionPort``."""

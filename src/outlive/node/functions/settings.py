@@ -22,3 +22,16 @@ class SriovDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
 
 SriovDevices = Annotated[tuple[SriovDevice, ...], Meta(max_length=CARDS_LIMIT)]
+"""All cards that its daemon divides."""
+
+
+class FunctionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Section ``links`` of ``node.yaml``, as far as virtual functions go."""
+
+    sriov: SriovDevices = ()
+    """Network cards that this host divides into virtual functions; none: no card is touched."""
+
+    def __post_init__(self) -> None:
+        names = [one.device for one in self.sriov]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"sriov names {twice} twice")
