@@ -118,8 +118,8 @@ def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort 
     )
 
 
-def host_functions(config: HostConfig) -> HostFunctions | None:
-    """Virtual functions of the host's network cards, where its configuration names some."""
+def host_functions(config: HostConfig, hypervisor: LibvirtHypervisor | NoHypervisor) -> HostFunctions | None:
+    """Virtual functions of the host's network cards, where its configuration names some; guests may have them."""
     if not config.links.sriov:
         return None
     try:
@@ -127,7 +127,9 @@ def host_functions(config: HostConfig) -> HostFunctions | None:
     except ImportError:
         remedy = "pip install 'outlive[links]'"
         raise BadInput("pyroute2 is not installed", place=f"{config.file}: links.sriov", remedy=remedy) from None
-    return HostFunctions(CardFunctions(), config.links.sriov)
+    cards = CardFunctions()
+    hypervisor.functions = cards.devices
+    return HostFunctions(cards, config.links.sriov)
 
 
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
@@ -211,7 +213,7 @@ def node_ports(
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
         network=network_port(config, store, clock),
-        functions=host_functions(config),
+        functions=host_functions(config, hypervisor),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 

@@ -24,6 +24,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Refused
 from outlive.resources.amounts import Amounts
+from outlive.resources.domain_elements import device_name
 from outlive.resources.functions import FunctionNeed
 from outlive.resources.vms import VirtualMachine
 
@@ -435,7 +436,7 @@ _FUNCTION: Final = re.compile(r"[^\s/]{1,15}v[0-9]{1,4}")
 """The name of a virtual function: that of its card, ``v``, and its number."""
 NAMED_FUNCTION: Final = "ua-"
 """With which the alias of an interface begins that libvirt leaves to users: after it comes the function's name."""
-_PCI: Final = re.compile(r"(0x)?[0-9a-f]{1,8}", re.ASCII)
+_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[FunctionNeed]:
@@ -451,22 +452,9 @@ def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[Functi
         elif one.get("type") == "hostdev":
             given = alias.get("name", "") if alias is not None else ""
             name = given.removeprefix(NAMED_FUNCTION) if given.startswith(NAMED_FUNCTION) else ""
-            pci = _pci(one.find("source/address"), port.mac)
-            found.append(FunctionNeed(name=name, kind="hostdev", pci=pci, mac=port.mac))
+            if source is not None and _PCI.fullmatch(pci := device_name(source, one)):
+                found.append(FunctionNeed(name=name, kind="hostdev", pci=pci, mac=port.mac))
     return found
-
-
-def _pci(address: ET.Element | None, mac: str) -> str:
-    """As the kernel writes it: ``0000:01:10.0``."""
-    parts = [address.get(name, "0").lower() if address is not None else "" for name in _PCI_PARTS]
-    if not all(_PCI.fullmatch(part) for part in parts):
-        remedy = "write <source><address type='pci' domain='0x0000' bus='0x01' slot='0x10' function='0x0'/></source>"
-        raise _bad(f"interface {mac} is passed through without the PCI address of its function", remedy)
-    domain, bus, slot, function = (int(part, 16) for part in parts)
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
-
-
-_PCI_PARTS: Final = ("domain", "bus", "slot", "function")
 
 
 def made_mac(uuid: str, index: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.support.node_worlds import at, condemn, faults, host_of, play, vm_of
+from tests.support.node_worlds import assigned, at, condemn, faults, host_of, play, vm_of
 
 from outlive.resources import Fault, Hypervisor
 from outlive.resources.functions import FunctionNeed, VirtualFunctionSettings
@@ -253,8 +253,7 @@ def test_host_that_was_fenced_frees_what_left_it_once_it_has_booted() -> None:
         await world.clock.sleep(1)
         await condemn(world, "kvm-1", dead="power")
         vm = vm_of(world)
-        assigned = msgspec.structs.replace(vm.status.assigned, hypervisor="kvm-2")
-        status = _replace(vm.status, assigned=assigned, holders=())
+        status = _replace(vm.status, assigned=assigned("kvm-2"), holders=())
         labels = {**vm.metadata.labels, "outlive.dev/host": "kvm-2"}
         written = await world.store.replace(_replace(vm, metadata=_replace(vm.metadata, labels=labels)))
         await world.store.replace_status(_replace(written, status=status))

@@ -21,7 +21,7 @@ from outlive.base.errors import NotFound, OutliveError, Refused, Unavailable
 from outlive.drivers.commands import run
 from outlive.drivers.libvirt.threads import Threads
 from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
-from outlive.resources.functions import LinkState, VirtualFunctionSettings
+from outlive.resources.functions import LinkState, VirtualFunctionSettings, function_name
 
 CALL_S: Final = 10.0
 """How long one question or one change may take."""
@@ -47,6 +47,12 @@ class CardFunctions(FunctionPort):
 
     def __init__(self) -> None:
         self._threads = Threads(1, "network cards")
+        self._devices: dict[str, tuple[str, ...]] = {}
+        """Card → names of its functions and their devices, and PCI addresses, as last read."""
+
+    def devices(self) -> tuple[str, ...]:
+        """All that guests may have of the cards that were read: names, network devices, PCI addresses."""
+        return tuple(name for names in self._devices.values() for name in names)
 
     async def prepare(self) -> str:
         """As ``FunctionPort``. A kernel that can remap interrupts takes no notice of the parameter."""
@@ -63,7 +69,10 @@ class CardFunctions(FunctionPort):
 
     async def read(self, card: str) -> FoundCard:
         """As ``FunctionPort``."""
-        return await self._call(lambda: _read(card), CALL_S)
+        found = await self._call(lambda: _read(card), CALL_S)
+        parts = ((function_name(card, one.index), one.device, one.pci or "") for one in found.functions)
+        self._devices[card] = tuple(part for names in parts for part in names if part)
+        return found
 
     async def set_count(self, card: str, count: int, *, replace: bool) -> None:
         """As ``FunctionPort``."""
