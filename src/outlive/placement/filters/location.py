@@ -21,11 +21,11 @@ class HostDemands(NamedTuple):
     """Highly available."""
     in_service: bool
     """In no maintenance."""
-    places: tuple[str, ...]
+    places: tuple[str, ...] = ()
     """Storage that it must reach."""
-    vm: str
+    vm: str = ""
     """Whose virtual functions these are …"""
-    functions: tuple[FunctionNeed, ...]
+    functions: tuple[FunctionNeed, ...] = ()
     """… that must be free there, or this VM's."""
 
 
