@@ -348,7 +348,9 @@ async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reas
             return _refused(f"it does not run on {node.host}")
         if vm.spec.definition and device_of(vm.spec.definition, name).disk:
             return _refused(NO_DISK)
-        await node.domains.attach(await node.network.plug(vm), name, run_id)
+        if (lacks := await node.functions.assign(vm)) is not None:
+            return lacks
+        await node.domains.attach(node.functions.plug(await node.network.plug(vm)), name, run_id)
     except (BadInput, NotFound, Refused) as error:
         return _refused(error.message)
     return None
