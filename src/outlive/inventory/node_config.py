@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.inventory.node_functions import read_functions
 from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 from outlive.resources.cluster import CLUSTER, Timing
@@ -158,6 +159,8 @@ def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Impo
         fencing=fencing,
         user=user,
     )
+    if functions := read_functions(source.get):
+        imported.node = {**imported.node, "links": {**imported.node.get("links", {}), "sriov": functions}}
     if len(coordinators) % 2 == 0:
         imported.warnings.append(f"{len(coordinators)} coordinators are an even number: add or take away one")
     imported.dropped = [f"{key}: {_why(key)}" for key in _grouped(source.unread())]

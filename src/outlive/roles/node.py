@@ -25,11 +25,14 @@ from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
+from outlive.node.functions.reconciler import FunctionReconciler
+from outlive.node.functions.settings import SriovDevice
 from outlive.node.host_log import HostLogWriter
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
     CutPort,
+    FunctionPort,
     GuardPort,
     HypervisorPort,
     MachinePort,
@@ -69,6 +72,14 @@ class ClusterKeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HostFunctions:
+    """Virtual functions of a host's cards, where its daemon makes them."""
+
+    port: FunctionPort
+    devices: tuple[SriovDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodePorts:
     """The outside, as the daemon and the fencer need it."""
 
@@ -84,6 +95,8 @@ class NodePorts:
     """Absent: this host never opens secrets."""
     network: NetworkPort | None = None
     """Networks of virtual machines, where a controller programs them."""
+    functions: HostFunctions | None = None
+    """Absent: no card of this host is touched."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
@@ -358,7 +371,11 @@ class NodeRole:
             consoles=ports.consoles,
             network=ports.network or NoNetworks(),
         )
-        return Daemon(shared, self._random.fork("workers"), self._newcomer)
+        functions = None
+        if ports.functions is not None:
+            functions = FunctionReconciler(shared, ports.functions.port, ports.functions.devices)
+            shared.functions = functions
+        return Daemon(shared, self._random.fork("workers"), self._newcomer, functions=functions)
 
     async def _check_profile(self) -> None:
         """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.

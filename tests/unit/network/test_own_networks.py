@@ -122,7 +122,7 @@ def test_a_network_gets_what_it_asks_for_at_most_what_lies_below(requested: Any,
 
 @pytest.mark.parametrize(
     "requested", [575, "575", 0, -1400, "-1400", "1e3", " 1400", "1400 ", "x", "١٤٠٠", 1400.5, "1400.0"]
-)  # noqa: E501
+)
 def test_nonsense_is_no_mtu(requested: Any) -> None:
     assert mtu(requested) == {"error": "bad_mtu"}
 
