@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.network.decisions import DECISIONS
-from outlive.network.host_addresses import AddressInput, plan_addresses, usable_range
-from outlive.network.mtu import MtuInput, choose_mtu
+from outlive.cli.decide import decision_table
+from outlive.node.links.host_addresses import AddressInput, plan_addresses, usable_range
+from outlive.node.links.mtu import MtuInput, choose_mtu
 from outlive.resources.codec import decode_as, encode
-from outlive.runtime.decisions import DecisionTable
 
-TABLE = DecisionTable(DECISIONS)
+TABLE = decision_table()
 
 
 def decide(name: str, given: Any) -> Any:
@@ -122,7 +121,7 @@ def test_a_network_gets_what_it_asks_for_at_most_what_lies_below(requested: Any,
 
 @pytest.mark.parametrize(
     "requested", [575, "575", 0, -1400, "-1400", "1e3", " 1400", "1400 ", "x", "١٤٠٠", 1400.5, "1400.0"]
-)  # noqa: E501
+)
 def test_nonsense_is_no_mtu(requested: Any) -> None:
     assert mtu(requested) == {"error": "bad_mtu"}
 

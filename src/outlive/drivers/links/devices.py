@@ -148,7 +148,7 @@ def _change(route: IPRoute, index: int, op: LinkOp) -> None:
         case "attach":
             route.link("set", index=index, master=need_device(route, op.value)[0])
         case "addAddress":
-            enter_address(route, index, parse_address_with_length(op.value))
+            enter_address(route, op.device, index, parse_address_with_length(op.value))
         case "addRoute":
             family = socket.AF_INET if ip_address(op.value).version == 4 else socket.AF_INET6
             route.route("replace", dst="default", family=family, gateway=op.value, oif=index)
@@ -157,6 +157,9 @@ def _change(route: IPRoute, index: int, op: LinkOp) -> None:
             tolerate(lambda: route.fdb("append", **add), errno.EEXIST)
         case "noChecksum":
             _checksum(op.device, switch_off=True)
+        case "ipv6Off":
+            if not any(at == index and ":" in found for at, found in read_addresses(route)):
+                write_sysctl(f"net.ipv6.conf.{op.device}.disable_ipv6", "1")
 
 
 def _remove(route: IPRoute, index: int, op: LinkOp) -> None:

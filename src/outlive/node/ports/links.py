@@ -27,6 +27,7 @@ LinkVerb = Literal[
     "removeRemote",
     "sysctl",
     "noChecksum",
+    "ipv6Off",
 ]
 
 
@@ -97,7 +98,8 @@ class LinkOp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     local: str = ""
     """Address that a VXLAN sends from."""
     value: str = ""
-    """The MTU, bridge, address, gateway, remote address, or value of a setting."""
+    """The MTU, bridge, address, gateway, remote address, or value of a setting; of a VXLAN that is created
+    ``nolearning`` or nothing. ``ipv6Off`` does nothing while the device has an IPv6 address."""
     key: str = ""
     """Name of a setting, such as ``net.ipv4.ip_forward``."""
 
@@ -147,6 +149,18 @@ class LinkPort(Protocol):
 
     async def traffic(self) -> tuple[LinkTraffic, ...]:
         """What each card has received and sent; bridges and other devices made by software are left out."""
+        ...
+
+
+class LinkNotes(Protocol):
+    """What the daemon remembers of its links beyond its end and the host's boot."""
+
+    async def load(self) -> bytes | None:
+        """What was saved last, whole; ``None``: nothing."""
+        ...
+
+    async def save(self, notes: bytes) -> None:
+        """Whole and synced to the disk when this returns; after an error what was saved before is there still."""
         ...
 
 

@@ -1,18 +1,17 @@
 """The addresses of a host on one of its system networks, its own and the floating one of the primary. Pure.
 
-docs/reference/network-decisions.md#addrplan
+docs/reference/node-decisions.md#addrplan
 """
 
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import Address
 from outlive.runtime.decisions import Decision
 
 BY_ID: Final = "by-id"
@@ -20,6 +19,7 @@ BY_ID: Final = "by-id"
 _DIGITS: Final = re.compile(r"[0-9]+", re.ASCII)
 _LONGEST: Final = 40
 """Digits of a number that may be an index at all."""
+Address = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
 
