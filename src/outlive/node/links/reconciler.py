@@ -111,13 +111,20 @@ class LinkReconciler:
 
     async def run(self) -> None:
         """Until cancelled; whatever is made stays."""
+        await self.start()
+        end = self._networks.subscribe(lambda _old, _new: self.notify())
+        try:
+            while True:
+                self._wake.clear()
+                await self.look()
+                await set_within(self._wake, LOOK_S)
+        finally:
+            end()
+
+    async def start(self) -> None:
+        """Read what the daemon before has written down, and undo what it had changed and not confirmed."""
         await self._keeper.load()
         await self._undo_former()
-        self._networks.subscribe(lambda _old, _new: self.notify())
-        while True:
-            self._wake.clear()
-            await self.look()
-            await set_within(self._wake, LOOK_S)
 
     async def look(self) -> None:
         """One round; what fails is tried again in the next one."""
@@ -273,7 +280,7 @@ class LinkReconciler:
             _log.warning("links.step_not_undone", op=op.op, device=op.device, why=str(error))
 
     async def _undo_former(self) -> None:
-        """Undo what a daemon that was killed had changed and not confirmed; it is not tried again by this one."""
+        """What was undone is not tried again by this daemon."""
         memory = self._keeper.memory
         if not memory.undo:
             await self._keeper.change(refused="")

@@ -12,7 +12,7 @@ from outlive.base.errors import BadInput
 from outlive.node.links.host_addresses import AddressInput, plan_addresses
 from outlive.node.links.mtu import MtuInput, choose_mtu
 from outlive.node.links.settings import LinkSettings
-from outlive.node.ports.links import DefaultRoute, FoundLinks
+from outlive.node.ports.links import FoundLinks, HostRoute
 from outlive.resources import VirtualNetwork
 from outlive.resources.cluster import SystemNetwork, SystemNetworkName
 
@@ -74,7 +74,7 @@ class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """System network → the bridge that the host is on it by."""
     own: dict[str, str] = {}
     """System network → the host's own address there."""
-    route: DefaultRoute | None = None
+    route: HostRoute | None = None
     """Where what is for elsewhere is sent; absent: left as it is."""
     sysctls: dict[str, str] = {}
     """Settings of the kernel."""
@@ -151,7 +151,7 @@ def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
     upstream = facts.system_networks.get("upstream")
     route = None
     if upstream is not None and upstream.gateway and "upstream" in bridge_of:
-        route = DefaultRoute(gateway=upstream.gateway, device=bridge_of["upstream"])
+        route = HostRoute(gateway=upstream.gateway, device=bridge_of["upstream"])
     wanted = WantedLinks(
         bridges=tuple(bridges.values()),
         bridge_of=bridge_of,
