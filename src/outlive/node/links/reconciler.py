@@ -32,6 +32,7 @@ from outlive.node.links.wanted import ORDER, LinkFacts, PlacedAddress, WantedLin
 from outlive.node.ports.links import FoundLinks, LinkOp, LinkPort
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualNetwork
 from outlive.resources.cluster import CLUSTER, SystemNetwork, SystemNetworkName
+from outlive.resources.networks import is_made_by_hosts
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
@@ -154,10 +155,7 @@ class LinkReconciler:
         networks = tuple(
             one
             for one in self._networks.items()
-            if one.spec.type in ("bridged", "managed")
-            and one.spec.vni
-            and one.reaches(labels)
-            and one.metadata.deletion_timestamp is None
+            if is_made_by_hosts(one) and one.reaches(labels) and one.metadata.deletion_timestamp is None
         )
         if any(one.spec.type == "managed" for one in networks) and not self.settings.evpn:
             await self._read_others()

@@ -15,6 +15,7 @@ from outlive.node.links.settings import LinkSettings
 from outlive.node.ports.links import FoundLinks, HostRoute
 from outlive.resources import VirtualNetwork
 from outlive.resources.cluster import SystemNetwork, SystemNetworkName
+from outlive.resources.networks import bridge_name, is_made_by_hosts
 
 ORDER: Final[tuple[SystemNetworkName, ...]] = ("cluster", "storage", "upstream")
 """In which system networks are made."""
@@ -93,11 +94,6 @@ class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Addresses that the daemon has put on bridges before."""
     problems: dict[str, str] = {}
     """System network, or network of VMs → why it is not made."""
-
-
-def bridge_name(vni: int) -> str:
-    """The bridge of a network of VMs."""
-    return f"vmbr{vni}"
 
 
 class LinkFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,8 +228,7 @@ def _devices_of(
 
 def mtu_of(network: VirtualNetwork, settings: LinkSettings, cluster_mtu: int) -> int:
     """The MTU that hosts are to give a network, by what this host's devices take; 0: they do not tell."""
-    own = network.spec.type in ("bridged", "managed") and network.spec.vni
-    if not own or not (settings.bridge_device if network.spec.type == "bridged" else cluster_mtu):
+    if not is_made_by_hosts(network) or not (settings.bridge_device if network.spec.type == "bridged" else cluster_mtu):
         return 0
     try:
         return choose_mtu(_mtu_input(network, settings, cluster_mtu, network.spec.mtu)).mtu
