@@ -12,8 +12,9 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import parse_address, parse_any, parse_mac, parse_subnet
 from outlive.network.own_vms import OwnNetwork, OwnPort
 from outlive.network.owners import ForeignRow
-from outlive.network.pool import check_network, gateway_of, host_prefix, parts_of_subnets, read_cidr, with_mask
+from outlive.network.pool import check_network, gateway_of, parts_of_subnets, with_mask
 from outlive.network.ports import Chassis, chassis_name
+from outlive.network.subnets import host_prefix, read_cidr
 from outlive.resources import Hypervisor, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.meta import creation_order
