@@ -110,7 +110,7 @@ class OwnLinks:
             await self.links.look()
             if self.port.changes == ops:
                 return number
-        raise AssertionError("the links do not settle")
+        raise AssertionError(f"the links do not settle: {self.problem()}")
 
     def problem(self) -> str:
         """The faults of this host."""
