@@ -87,6 +87,12 @@ def test_a_whole_configuration() -> None:
         },
         "node": {"shutdownLimit": "120s", "memMeans": "provisioned"},
         "log": {"level": "debug", "file": "/var/log/pvc/outlive-node.log"},
+        "links": {
+            "systemNetworks": {
+                name: {"device": "bond0", "address": "by-id", "mtu": 9000}
+                for name in ("upstream", "cluster", "storage")
+            }
+        },
     }
     assert [(one.name, one.spec.mode, one.spec.fencing.address) for one in found.hypervisors] == [
         ("hv1", "coordinator", "hv1-bmc.example"),
