@@ -45,7 +45,7 @@ NetworkName = Annotated[str, typer.Argument(metavar="NETWORK", help="Name of the
 Mac = Annotated[str, typer.Argument(metavar="MAC", help="MAC address of the interface.")]
 Mtu = Annotated[int | None, typer.Option("--mtu", metavar="N", help="Of its devices; 0: as much as goes.")]
 Domain = Annotated[
-    str | None, typer.Option("--domain", "-d", metavar="NAME", help="DNS domain of guests; else NETWORK.local.")
+    str | None, typer.Option("--domain", metavar="NAME", help="DNS domain of guests; else NETWORK.local.")
 ]
 NameServers = Annotated[
     list[str] | None, typer.Option("--name-server", metavar="NAME", help="Of the domain; may be repeated.")
@@ -70,7 +70,7 @@ Dhcp6 = Annotated[
 async def add_network(
     access: WriteAccess,
     network: NetworkName,
-    kind: Annotated[OwnNetworkType, typer.Option("--type", "-t", help="Of the outside world, or our own.")],
+    kind: Annotated[OwnNetworkType, typer.Option("--type", help="Of the outside world, or our own.")],
     vni: Annotated[int, typer.Option("--vni", metavar="N", help="Its VLAN, or its VXLAN network identifier.")],
     mtu: Mtu = None,
     domain: Domain = None,

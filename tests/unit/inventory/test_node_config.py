@@ -104,7 +104,8 @@ def test_a_whole_configuration() -> None:
     assert (timing.renew_s, timing.silence_s, timing.throws, timing.throw_s) == (5, 30, 6, 5)
     assert (timing.guard_timeout_s, timing.watchdog_s) == (15, 15)
     assert found.cluster.spec.default_selector == "vcpus"
-    assert found.warnings == []
+    (warning,) = found.warnings
+    assert "the host's own network will be made by its daemon" in warning
 
 
 @pytest.mark.parametrize(("given", "lines"), [(500, 500), (0, 0), (10**9, 100_000), (-1, 0)])
