@@ -16,8 +16,6 @@ from outlive.network.follow_switch import FOLLOW_SWITCH
 from outlive.network.gap import GAP
 from outlive.network.garbage import ORPHAN, SWEEP
 from outlive.network.gateway import ARP_PROXY, GATEWAY_ADVERTISEMENTS, GATEWAY_GARPS, MAC, ROUTER_PORT
-from outlive.network.host_addresses import ADDRESS_PLAN
-from outlive.network.mtu import NETWORK_MTU
 from outlive.network.neighbours import NEIGHBOURS
 from outlive.network.own_vms import OWN_VM
 from outlive.network.pod_announcements import POD_ANNOUNCEMENTS
@@ -66,8 +64,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     TOPOLOGY,
     POD_ANNOUNCEMENTS,
     FOLLOW_SWITCH,
-    ADDRESS_PLAN,
-    NETWORK_MTU,
     RULE_ORDER,
 )
 """All of them."""

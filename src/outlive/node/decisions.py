@@ -18,6 +18,9 @@ from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.functions.account import SRIOV_ACCOUNT
 from outlive.node.functions.registration import SRIOV_SYNC
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
+from outlive.node.links.host_addresses import ADDRESS_PLAN
+from outlive.node.links.mtu import NETWORK_MTU
+from outlive.node.links.plan import LINKS_CONFIRM, LINKS_PLAN
 from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
 from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.node.relocation import FLUSH_RUN
@@ -90,5 +93,9 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     CONSOLE_TAIL,
     SRIOV_SYNC,
     SRIOV_ACCOUNT,
+    ADDRESS_PLAN,
+    NETWORK_MTU,
+    LINKS_PLAN,
+    LINKS_CONFIRM,
 )
 """All of them."""

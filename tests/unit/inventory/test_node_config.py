@@ -87,6 +87,12 @@ def test_a_whole_configuration() -> None:
         },
         "node": {"shutdownLimit": "120s", "memMeans": "provisioned"},
         "log": {"level": "debug", "file": "/var/log/pvc/outlive-node.log"},
+        "links": {
+            "systemNetworks": {
+                name: {"device": "bond0", "address": "by-id", "mtu": 9000}
+                for name in ("upstream", "cluster", "storage")
+            }
+        },
     }
     assert [(one.name, one.spec.mode, one.spec.fencing.address) for one in found.hypervisors] == [
         ("hv1", "coordinator", "hv1-bmc.example"),
@@ -98,7 +104,8 @@ def test_a_whole_configuration() -> None:
     assert (timing.renew_s, timing.silence_s, timing.throws, timing.throw_s) == (5, 30, 6, 5)
     assert (timing.guard_timeout_s, timing.watchdog_s) == (15, 15)
     assert found.cluster.spec.default_selector == "vcpus"
-    assert found.warnings == []
+    (warning,) = found.warnings
+    assert "the host's own network will be made by its daemon" in warning
 
 
 @pytest.mark.parametrize(("given", "lines"), [(500, 500), (0, 0), (10**9, 100_000), (-1, 0)])

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.network.decisions import DECISIONS
-from outlive.network.host_addresses import AddressInput, plan_addresses, usable_range
-from outlive.network.mtu import MtuInput, choose_mtu
+from outlive.cli.decide import decision_table
+from outlive.node.links.host_addresses import AddressInput, plan_addresses, usable_range
+from outlive.node.links.mtu import MtuInput, choose_mtu
 from outlive.resources.codec import decode_as, encode
-from outlive.runtime.decisions import DecisionTable
 
-TABLE = DecisionTable(DECISIONS)
+TABLE = decision_table()
 
 
 def decide(name: str, given: Any) -> Any:

@@ -15,9 +15,9 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-from outlive.resources.cluster import Pause
+from outlive.resources.cluster import Pause, SystemNetwork
 from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
-from outlive.resources.hosts import HostDeath, Quarantine, StorageLoss
+from outlive.resources.hosts import HostDeath, InterfaceRates, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
@@ -85,6 +85,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             ),
             default_selector="load",
             primary=r.PrimaryRequest(id="i", verb="primary", host="kvm-1"),
+            system_networks={"cluster": SystemNetwork(cidr="10.0.0.0/24", floating="10.0.0.250", gateway="10.0.0.1")},
             confirmed_incarnation="i",
         ),
         status=r.ClusterStatus(
@@ -213,6 +214,8 @@ _OTHERS: tuple[r.Resource, ...] = (
             lost="h1.3.abc",
             storage_address="10.64.0.1",
             chassis="kvm-1",
+            networks={"blue": "", "red": "device vmbr71 is there already"},
+            bridges={"cluster": "brcluster"},
             rehearsed="ok",
             rehearsed_seq=7,
             power_answer_s=5.0,
@@ -257,6 +260,18 @@ _OTHERS: tuple[r.Resource, ...] = (
             running=3,
             present=("vm-1", "vm-2"),
             guests={"vm-1": AMOUNTS},
+            interfaces={
+                "eth0": InterfaceRates(
+                    received_bits=1,
+                    received_packets=2,
+                    sent_bits=3,
+                    sent_packets=4,
+                    total_bits=4,
+                    total_packets=6,
+                    speed_mbps=1000,
+                    state="up",
+                )
+            },
             stale=("domains",),
             scores={"disk": 20, "store": 100},
             slopes={"disk": -30.0},

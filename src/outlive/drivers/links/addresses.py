@@ -9,7 +9,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any, Final
 
 from outlive.base.errors import BadInput
-from outlive.drivers.links.sysctls import write_sysctl
+from outlive.drivers.links.sysctls import read_sysctls, write_sysctl
 from outlive.network.announce import BROADCAST, ArpFrame, NeighbourAdvertisement, encode_frame
 
 if TYPE_CHECKING:
@@ -38,11 +38,14 @@ def read_addresses(route: IPRoute) -> list[tuple[int, str]]:
     return found
 
 
-def enter_address(route: IPRoute, index: int, address: Address) -> None:
-    """Add it; fine if it is there."""
+def enter_address(route: IPRoute, device: str, index: int, address: Address) -> None:
+    """Add it; fine if it is there. The device has IPv6 from then on."""
     given: dict[str, Any] = {"index": index, "address": str(address.ip), "prefixlen": address.network.prefixlen}
     if address.version == 6:
         given["flags"] = NO_PROBE
+        setting = f"net.ipv6.conf.{device}.disable_ipv6"
+        if read_sysctls((setting,)).get(setting) == "1":
+            write_sysctl(setting, "0")
     elif address.network.prefixlen < 31:
         given["broadcast"] = str(address.network.broadcast_address)
     tolerate(lambda: route.addr("add", **given), errno.EEXIST)

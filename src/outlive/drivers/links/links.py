@@ -70,7 +70,7 @@ class KernelLinks(LinkPort):
 
         def add(route: IPRoute) -> bytes:
             index, mac = need_device(route, device)
-            enter_address(route, index, wanted)
+            enter_address(route, device, index, wanted)
             frame = frame_of(wanted, mac)
             send_frames(device, [frame])
             return frame

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
 CALL_S: Final = 4.0
-"""How long one call may take."""
+"""How long one call may take …"""
+OPEN_S: Final = 30.0
+"""… and opening the socket, for which the library is loaded."""
 ABANDONED_LIMIT: Final = 4
 """Threads that may hang in the kernel; with more of them nothing is tried."""
 _NEW_NETWORK: Final = 0x40000000
@@ -45,23 +47,35 @@ class Netlink:
         self._hanging = [one for one in self._hanging if not one.done()]
         if len(self._hanging) >= ABANDONED_LIMIT:
             raise Unavailable(f"{what}: {len(self._hanging)} calls hang in the kernel", remedy="see dmesg of the host")
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "netlink", initializer=self._enter)
-            self._route = []
-        running = asyncio.get_running_loop().run_in_executor(self._thread, self._work, self._route, work)
         try:
-            with deadline(CALL_S):
-                return await asyncio.shield(running)
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "netlink", initializer=self._enter)
+                self._route = []
+                await self._run(_open, OPEN_S)
+            return await self._run(lambda opened: _work(opened, work), CALL_S)
         except TimeoutError:
-            self._hanging.append(running)
-            running.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._thread.submit(_close, self._route)
-            self._thread.shutdown(wait=False)
-            self._thread = None
             kind = Unknown if is_change else Unavailable
             raise kind(f"{what}: the kernel has not answered within {CALL_S:g} s") from None
         except OSError as error:
             raise _error_of(error, what) from None
+
+    async def _run(self, call: Callable[[list[IPRoute]], T], limit_s: float) -> T:
+        """Call it in the thread; a call that is late is abandoned with its thread, and is a ``TimeoutError``."""
+        thread, route = self._thread, self._route
+        if thread is None:
+            raise TimeoutError("the thread was abandoned meanwhile")
+        running = asyncio.get_running_loop().run_in_executor(thread, call, route)
+        try:
+            with deadline(limit_s):
+                return await asyncio.shield(running)
+        except TimeoutError:
+            self._hanging.append(running)
+            running.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if self._thread is thread:
+                thread.submit(_close, route)
+                thread.shutdown(wait=False)
+                self._thread = None
+            raise
 
     async def close(self) -> None:
         """End the thread, with its socket."""
@@ -83,16 +97,22 @@ class Netlink:
         finally:
             os.close(opened)
 
-    @staticmethod
-    def _work(opened: list[IPRoute], work: Callable[[IPRoute], T]) -> T:
-        from pyroute2 import IPRoute, NetlinkError
 
-        if not opened:
-            opened.append(IPRoute())
-        try:
-            return work(opened[0])
-        except NetlinkError as error:
-            raise OSError(error.code, os.strerror(error.code)) from error
+def _open(opened: list[IPRoute]) -> None:
+    from pyroute2 import IPRoute
+
+    opened.append(IPRoute())
+
+
+def _work(opened: list[IPRoute], work: Callable[[IPRoute], T]) -> T:
+    from pyroute2 import NetlinkError
+
+    if not opened:
+        _open(opened)
+    try:
+        return work(opened[0])
+    except NetlinkError as error:
+        raise OSError(error.code, os.strerror(error.code)) from error
 
 
 def _close(opened: list[IPRoute]) -> None:

@@ -25,13 +25,8 @@ SriovDevices = Annotated[tuple[SriovDevice, ...], Meta(max_length=CARDS_LIMIT)]
 """All cards that its daemon divides."""
 
 
-class FunctionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Section ``links`` of ``node.yaml``, as far as virtual functions go."""
-
-    sriov: SriovDevices = ()
-    """Network cards that this host divides into virtual functions; none: no card is touched."""
-
-    def __post_init__(self) -> None:
-        names = [one.device for one in self.sriov]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise ValueError(f"sriov names {twice} twice")
+def check_devices(devices: SriovDevices) -> None:
+    """``ValueError`` for a card that is named twice."""
+    names = [one.device for one in devices]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"sriov names {twice} twice")

@@ -27,6 +27,7 @@ LinkVerb = Literal[
     "removeRemote",
     "sysctl",
     "noChecksum",
+    "ipv6Off",
 ]
 
 
@@ -59,18 +60,21 @@ class HostLink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a bridge: whether checksums of what it sends are left to others."""
 
 
-class DefaultRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where what is for elsewhere is sent."""
+class HostRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A way to what is not on a link of the host."""
 
     gateway: str
     device: str
+    to: str = ""
+    """Such as ``10.0.0.0/8``; empty: to everywhere else."""
 
 
 class FoundLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a host has now."""
 
     links: tuple[HostLink, ...] = ()
-    routes: tuple[DefaultRoute, ...] = ()
+    routes: tuple[HostRoute, ...] = ()
+    """All of the main table that have a gateway."""
     sysctls: Mapping[str, str] = {}
     """Of those that were asked for: name → value; one that the kernel does not have is left out."""
 
@@ -97,9 +101,10 @@ class LinkOp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     local: str = ""
     """Address that a VXLAN sends from."""
     value: str = ""
-    """The MTU, bridge, address, gateway, remote address, or value of a setting."""
+    """The MTU, bridge, address, gateway, remote address, or value of a setting; of a VXLAN that is created
+    ``nolearning`` or nothing. ``ipv6Off`` does nothing while the device has an IPv6 address."""
     key: str = ""
-    """Name of a setting, such as ``net.ipv4.ip_forward``."""
+    """Name of a setting, such as ``net.ipv4.ip_forward``; of a route where it leads to, empty: everywhere else."""
 
 
 class LinkTraffic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -123,7 +128,7 @@ class LinkPort(Protocol):
     """
 
     async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
-        """All devices with their addresses, the default routes, and these settings of the kernel."""
+        """All devices with their addresses, the routes, and these settings of the kernel."""
         ...
 
     async def carry_out(self, op: LinkOp) -> None:
@@ -147,6 +152,18 @@ class LinkPort(Protocol):
 
     async def traffic(self) -> tuple[LinkTraffic, ...]:
         """What each card has received and sent; bridges and other devices made by software are left out."""
+        ...
+
+
+class LinkNotes(Protocol):
+    """What the daemon remembers of its links beyond its end and the host's boot."""
+
+    async def load(self) -> bytes | None:
+        """What was saved last, whole; ``None``: nothing."""
+        ...
+
+    async def save(self, notes: bytes) -> None:
+        """Whole and synced to the disk when this returns; after an error what was saved before is there still."""
         ...
 
 

@@ -1,18 +1,19 @@
 """The addresses of a host on one of its system networks, its own and the floating one of the primary. Pure.
 
-docs/reference/network-decisions.md#addrplan
+docs/reference/node-decisions.md#addrplan
 """
 
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
-from outlive.network.addressing import Address
+from outlive.resources.cluster import SystemNetwork, SystemNetworkName
 from outlive.runtime.decisions import Decision
 
 BY_ID: Final = "by-id"
@@ -20,6 +21,7 @@ BY_ID: Final = "by-id"
 _DIGITS: Final = re.compile(r"[0-9]+", re.ASCII)
 _LONGEST: Final = 40
 """Digits of a number that may be an index at all."""
+Address = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
 
 
@@ -95,6 +97,29 @@ def plan_addresses(given: AddressInput) -> AddressPlan:
         if own == other:
             raise AddressCollision(f"own address {own} is {owner} as well", remedy="choose another one of them")
     return AddressPlan(own=f"{own}/{network.prefixlen}", floating=f"{floating}/{network.prefixlen}")
+
+
+def check_system_networks(networks: Mapping[SystemNetworkName, SystemNetwork]) -> None:
+    """``BadInput`` where a system network cannot be, whatever its hosts are called, or overlaps another one."""
+    seen: list[tuple[str, IpNetwork]] = []
+    for name, one in networks.items():
+        place = f"spec.systemNetworks.{name}"
+        given = AddressInput(hostname="", network=one.cidr, floating=one.floating, selection=BY_ID, gateway=one.gateway)
+        try:
+            plan_addresses(given)
+        except NoHostNumber:
+            pass  # nobody's name was given, and all else was good
+        except BadInput as error:
+            raise BadInput(error.message, place=place, remedy=error.remedy) from None
+        own = ip_network(one.cidr)
+        if one.gateway and not _is_usable(ip_address(one.gateway), own):
+            raise BadInput(f"gateway {one.gateway} is no host's in {own}", place=place, remedy=_usable_words(own))
+        if one.gateway and ip_address(one.gateway) == ip_address(one.floating):
+            raise BadInput(f"{one.gateway} is gateway and floating address", place=place, remedy="change one of them")
+        other = next((each for each, theirs in seen if theirs.version == own.version and own.overlaps(theirs)), "")
+        if other:
+            raise BadInput(f"{own} overlaps that of {other}", place=place, remedy="write another network")
+        seen.append((name, own))
 
 
 def usable_range(network: IpNetwork) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The MTU of a network that hosts make themselves. Pure (docs/reference/network-decisions.md#netmtu)."""
+"""The MTU of a network that hosts make themselves. Pure (docs/reference/node-decisions.md#netmtu)."""
 
 from __future__ import annotations
 
