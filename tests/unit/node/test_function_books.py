@@ -86,6 +86,17 @@ def test_several_functions_are_reserved_all_or_none() -> None:
     assert books.functions == taken
 
 
+def test_boot_drops_what_was_reserved_and_keeps_what_is_used() -> None:
+    """Uses end where their VMs are: the host is asked about each of them afterwards."""
+    before = (
+        VirtualFunction(name="eth0v0", physical_function="eth0", used_by="a"),
+        VirtualFunction(name="eth0v1", physical_function="eth0", reserved_by="b"),
+    )
+    books = Books(HOST, before, account_functions)
+    books.restart()
+    assert [(one.used_by, one.reserved_by) for one in books.functions] == [("a", ""), ("", "")]
+
+
 def vm(name: str, host: str, *needs: FunctionNeed, move: Migration | None = None) -> VirtualMachine:
     status = VirtualMachineStatus(phase="start", assigned=Assigned(hypervisor=host), migration=move)
     return VirtualMachine(metadata=ObjectMeta(name=name), spec=VirtualMachineSpec(functions=needs), status=status)

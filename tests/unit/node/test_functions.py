@@ -9,6 +9,7 @@ from tests.support.node_worlds import assigned, at, condemn, faults, host_of, pl
 from outlive.resources import Fault, Hypervisor
 from outlive.resources.functions import FunctionNeed, VirtualFunctionSettings
 from outlive.resources.vms import MigrationPhase
+from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -296,3 +297,19 @@ def test_functions_of_a_card_that_is_not_configured_any_more_leave() -> None:
         assert "eth0v0" not in names
 
     play(story, vms=(VM,), functions=CARDS)
+
+
+def test_hundred_functions_are_registered_by_one_look() -> None:
+    """Each of several cards is read once, and all are written together."""
+
+    async def story(world: World) -> None:
+        role = world.hosts["kvm-2"].daemon.role
+        assert isinstance(role, NodeRole)
+        functions = role.daemon.functions
+        assert functions is not None
+        host = host_of(world, "kvm-2")
+        await world.store.replace_status(_replace(host, status=_replace(host.status, virtual_functions=())))
+        await functions.look()
+        assert len(host_of(world, "kvm-2").status.virtual_functions) == 100
+
+    play(story, vms=(VM,), functions={"eth0": 60, "eth1": 40}, violations=True)
