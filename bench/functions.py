@@ -1,4 +1,4 @@
-"""Virtual functions of a host: from cards that have none to a record that has a hundred. All but the code is virtual."""
+"""Virtual functions of a host: from cards that have none to a record with a hundred; cards and store are virtual."""
 
 from __future__ import annotations
 
