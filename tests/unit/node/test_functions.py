@@ -313,3 +313,19 @@ def test_hundred_functions_are_registered_by_one_look() -> None:
         assert len(host_of(world, "kvm-2").status.virtual_functions) == 100
 
     play(story, vms=(VM,), functions={"eth0": 60, "eth1": 40}, violations=True)
+
+
+def test_function_that_is_given_back_again_and_again_gets_its_own_address_each_time() -> None:
+    """libvirt gives it the VM's; nobody else takes that away."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        for target in ("kvm-2", "kvm-1", "kvm-2"):
+            if target == "kvm-2":
+                await cards.set_mac("eth0", 0, MAC)
+            await world.do("move", {"vm": "vm-1", "to": target, "live": True})
+            await world.clock.sleep(30)
+            assert world.running("vm-1") == (target,)
+        assert (await cards.read("eth0")).functions[0].mac == "00:00:00:00:00:00"
+
+    play(story, vms=(VM,), functions=CARDS)

@@ -324,6 +324,8 @@ class FunctionReconciler:
     async def _give_back(self, one: VirtualFunction, card: str, found: FoundFunction) -> None:
         """Its own MAC address, once nobody has it."""
         free = not one.used_by and not one.reserved_by and found.pci is not None
+        if not free:
+            self._macs.pop(one.name, None)
         if not free or not one.phys_mac or found.mac in ("", one.phys_mac) or self._macs.get(one.name) == found.mac:
             return
         self._macs[one.name] = found.mac
