@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.node.functions.account import AccountCode, account_functions
-from outlive.node.functions.books import Books, FunctionOwner, move_refusals
+from outlive.node.functions.books import FunctionOwner, HostBooks, move_refusals
 from outlive.resources import Assigned, ObjectMeta, VirtualMachine, VirtualMachineSpec
 from outlive.resources.functions import FreeFunction, FunctionNeed, VirtualFunction
 from outlive.resources.reasons import render
@@ -47,7 +47,7 @@ owners = st.fixed_dictionaries(
 
 
 def settled(given: tuple[VirtualFunction, ...], vms: dict[str, FunctionOwner]) -> tuple[VirtualFunction, ...]:
-    books = Books(HOST, given, account_functions)
+    books = HostBooks(HOST, given, account_functions)
     books.settle(vms)
     return books.functions
 
@@ -81,9 +81,20 @@ def test_several_functions_are_reserved_all_or_none() -> None:
         VirtualFunction(name="eth0v0", physical_function="eth0"),
         VirtualFunction(name="eth0v1", physical_function="eth0", used_by="b"),
     )
-    books = Books(HOST, taken, account_functions)
+    books = HostBooks(HOST, taken, account_functions)
     assert books.begin(both) is AccountCode.VF_IN_USE
     assert books.functions == taken
+
+
+def test_boot_drops_what_was_reserved_and_keeps_what_is_used() -> None:
+    """Uses end where their VMs are: the host is asked about each of them afterwards."""
+    before = (
+        VirtualFunction(name="eth0v0", physical_function="eth0", used_by="a"),
+        VirtualFunction(name="eth0v1", physical_function="eth0", reserved_by="b"),
+    )
+    books = HostBooks(HOST, before, account_functions)
+    books.restart()
+    assert [(one.used_by, one.reserved_by) for one in books.functions] == [("a", ""), ("", "")]
 
 
 def vm(name: str, host: str, *needs: FunctionNeed, move: Migration | None = None) -> VirtualMachine:

@@ -9,6 +9,7 @@ from tests.support.node_worlds import assigned, at, condemn, faults, host_of, pl
 from outlive.resources import Fault, Hypervisor
 from outlive.resources.functions import FunctionNeed, VirtualFunctionSettings
 from outlive.resources.vms import MigrationPhase
+from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
 from outlive.simulation.world import World
 
@@ -294,5 +295,37 @@ def test_functions_of_a_card_that_is_not_configured_any_more_leave() -> None:
         assert isinstance(host_of(world, "kvm-2"), Hypervisor)
         names = [one.name for one in status.virtual_functions]
         assert "eth0v0" not in names
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_hundred_functions_are_registered_by_one_look() -> None:
+    """Each of several cards is read once, and all are written together."""
+
+    async def story(world: World) -> None:
+        role = world.hosts["kvm-2"].daemon.role
+        assert isinstance(role, NodeRole)
+        functions = role.daemon.functions
+        assert functions is not None
+        host = host_of(world, "kvm-2")
+        await world.store.replace_status(_replace(host, status=_replace(host.status, virtual_functions=())))
+        await functions.look()
+        assert len(host_of(world, "kvm-2").status.virtual_functions) == 100
+
+    play(story, vms=(VM,), functions={"eth0": 60, "eth1": 40}, violations=True)
+
+
+def test_function_that_is_given_back_again_and_again_gets_its_own_address_each_time() -> None:
+    """libvirt gives it the VM's; nobody else takes that away."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        for target in ("kvm-2", "kvm-1", "kvm-2"):
+            if target == "kvm-2":
+                await cards.set_mac("eth0", 0, MAC)
+            await world.do("move", {"vm": "vm-1", "to": target, "live": True})
+            await world.clock.sleep(30)
+            assert world.running("vm-1") == (target,)
+        assert (await cards.read("eth0")).functions[0].mac == "00:00:00:00:00:00"
 
     play(story, vms=(VM,), functions=CARDS)

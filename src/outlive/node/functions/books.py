@@ -75,7 +75,7 @@ def nics_of(
     return tuple(found)
 
 
-class Books:
+class HostBooks:
     """The books of one host while several operations are made."""
 
     def __init__(self, host: str, functions: Functions, account: Account) -> None:

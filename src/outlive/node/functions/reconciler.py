@@ -17,7 +17,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.natural import natural_key
 from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult
-from outlive.node.functions.books import Books, FunctionOwner, Functions, owner_of
+from outlive.node.functions.books import FunctionOwner, Functions, HostBooks, owner_of
 from outlive.node.functions.registration import (
     SRIOV_SYNC,
     ConfiguredDevice,
@@ -233,11 +233,11 @@ class FunctionReconciler:
             virtual_functions=tuple(sorted((*kept, *hidden, *added), key=lambda one: natural_key(one.name))),
         )
 
-    def _books(self, functions: Functions) -> Books:
+    def _books(self, functions: Functions) -> HostBooks:
         def account(given: FunctionBooks) -> FunctionBooksResult:
             return self._node.decisions.use(SRIOV_ACCOUNT, given, subject=self._node.host)
 
-        return Books(self._node.host, functions, account)
+        return HostBooks(self._node.host, functions, account)
 
     # For starts and moves
 
@@ -249,7 +249,7 @@ class FunctionReconciler:
         """Reserve the functions of a VM that is on its way here; what is in the way. ``Unavailable``."""
         return await self._book(vm, lambda books, owner: books.begin(owner))
 
-    async def _book(self, vm: VirtualMachine, book: Callable[[Books, FunctionOwner], AccountCode]) -> Reason | None:
+    async def _book(self, vm: VirtualMachine, book: Callable[[HostBooks, FunctionOwner], AccountCode]) -> Reason | None:
         """One operation on the record as it is now: this host's own compare-and-swap admits the VM."""
         if not vm.spec.functions:
             return None
@@ -324,6 +324,8 @@ class FunctionReconciler:
     async def _give_back(self, one: VirtualFunction, card: str, found: FoundFunction) -> None:
         """Its own MAC address, once nobody has it."""
         free = not one.used_by and not one.reserved_by and found.pci is not None
+        if not free:
+            self._macs.pop(one.name, None)
         if not free or not one.phys_mac or found.mac in ("", one.phys_mac) or self._macs.get(one.name) == found.mac:
             return
         self._macs[one.name] = found.mac
