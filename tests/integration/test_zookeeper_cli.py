@@ -22,8 +22,8 @@ from tests.support.zookeeper import TestEnsemble, shared_ensemble, zookeeper_sto
 from outlive.base.errors import Forbidden, Unavailable
 from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Secret, VirtualMachine
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
-from outlive.store.zookeeper.client import put
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
+from outlive.store.zookeeper.requests import put
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 

@@ -16,8 +16,9 @@ from kazoo.protocol.states import ZnodeStat
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.client import TransactionRefused, ZooKeeperClient, create, remove
+from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import entry_number, entry_path
+from outlive.store.zookeeper.requests import TransactionRefused, create, remove
 
 KEPT: Final = 1024
 """Entries of all changes of a kind that stay for readers."""

@@ -21,6 +21,7 @@ from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
 from outlive.store.observers import wanted_label
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.log import ChangeReader, Entry, Lagging, Place
+from outlive.store.zookeeper.rows import understood_row
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.store import ZooKeeperStore
@@ -129,7 +130,7 @@ class KindObserver(Generic[R]):
             del self._shown[name]
             changes.append(self._delete(name, before.uid))
             before = None
-        found = self._store.understood_row(self._kind, name, uid, raw, version, self._selector)
+        found = understood_row(self._kind, name, uid, raw, version, self._selector)
         if isinstance(found, Malformed):
             return [*changes, found]
         if found is None:
