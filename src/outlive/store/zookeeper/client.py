@@ -36,6 +36,7 @@ from outlive.store.zookeeper.requests import (
     create,
     raise_refused,
     remove,
+    request_acl,
     request_check,
     request_children,
     request_delete,
@@ -54,8 +55,8 @@ CLOSE_S: Final = 2.0
 """How long closing waits for the threads; they end by themselves."""
 WINDOW: Final = 256
 """Reads that are sent together."""
-RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "max_jitter": 0.3}
-"""How kazoo looks for a server again: at once, then up to once a second."""
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.25, "max_jitter": 0.3}
+"""How kazoo looks for a server again: at once, then some four times a second, since an election takes less than one."""
 
 Found = tuple[bytes, ZnodeStat]
 """Data and state of a znode."""
@@ -125,11 +126,6 @@ class ZooKeeperClient:
         changes or the connection is lost."""
         found: ZnodeStat | None = (await self._read([request_exists(path, watch)], fresh=fresh))[0]
         return found
-
-    async def get_acl(self, path: str) -> list[ACL]:
-        """Who may do what with a znode; empty where it is not there."""
-        found = (await self._read([lambda kazoo: kazoo.get_acls_async(path)], fresh=False))[0]
-        return list(found[0]) if found is not None else []
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop call it; from any thread."""
@@ -202,11 +198,13 @@ class ZooKeeperClient:
         for one in reversed(missing):
             await self.make(one, b"", acl)
 
-    async def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
-        """Say who may do what with a znode that is there."""
-        answer = (await self._ask([lambda kazoo: kazoo.set_acls_async(path, list(acl))], writing=True))[0]
-        if isinstance(answer, Exception):
-            raise self.error(answer, writing=True)
+    async def set_acl(self, paths: Sequence[str], acl: Sequence[ACL]) -> None:
+        """Say who may do what with each of these znodes that is there."""
+        begins: list[Begin] = [request_acl(path, acl) for path in paths]
+        for start in range(0, len(begins), WINDOW):
+            for answer in await self._ask(begins[start : start + WINDOW], writing=True):
+                if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
+                    raise self.error(answer, writing=True)
 
     async def ensure_chroot(self) -> None:
         """Make the znode below which everything lies, through a connection without it."""

@@ -7,12 +7,13 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
@@ -130,7 +131,9 @@ def _decode(path: str, raw: bytes) -> Entry:
     return Entry(name, uid, kind == "d")
 
 
-async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_at: int = RENEW_AT) -> None:
+async def trim(
+    client: ZooKeeperClient, log: str, number: int, kept: int, *, acl: Sequence[ACL] = (), renew_at: int = RENEW_AT
+) -> None:
     """Remove what is older than ``kept`` entries before ``number``, which was just written. Failures do no harm."""
     try:
         oldest = number - kept
@@ -138,7 +141,7 @@ async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_
             children = (await client.children_many((log,)))[0] or []
             numbers = sorted(entry_number(child) for child in children)
             if number >= renew_at:
-                await _begin_anew(client, log, numbers)
+                await _begin_anew(client, log, numbers, acl)
                 return
             paths = [entry_path(log, one) for one in numbers if one < oldest]
         else:
@@ -148,12 +151,11 @@ async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_
         _log.info("store.zookeeper.not_trimmed", log=log, why=str(error))
 
 
-async def _begin_anew(client: ZooKeeperClient, log: str, numbers: list[int]) -> None:
+async def _begin_anew(client: ZooKeeperClient, log: str, numbers: list[int], acl: Sequence[ACL]) -> None:
     """Replace the log by an empty one: its readers list again. A write that comes meanwhile has it refused."""
-    found = await client.get_acl(log)
     try:
         removals = [remove(entry_path(log, one)) for one in numbers]
-        await client.commit([*removals, remove(log), create(log, b"", found)])
+        await client.commit([*removals, remove(log), create(log, b"", acl)])
     except TransactionRefused as refused:
         if not isinstance(refused.error, zk.NotEmptyError | zk.NoNodeError):
             raise Unavailable(f"{log} is not begun anew: {type(refused.error).__name__}") from None

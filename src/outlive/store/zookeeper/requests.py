@@ -44,6 +44,11 @@ def request_delete(path: str) -> Begin:
     return lambda kazoo: kazoo.delete_async(path)
 
 
+def request_acl(path: str, acl: Sequence[ACL]) -> Begin:
+    """Replace the ACL."""
+    return lambda kazoo: kazoo.set_acls_async(path, list(acl))
+
+
 def request_check(kazoo: KazooClient) -> None:
     """Have a transaction go through the quorum that only checks whether the chroot is there."""
     transaction = kazoo.transaction()

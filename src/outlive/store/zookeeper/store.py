@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final, cast
 
 from kazoo.security import ACL
@@ -21,6 +21,7 @@ from outlive.base.clock import Clock
 from outlive.base.errors import (
     Invalid,
     NotUnderstood,
+    OutliveError,
     Refused,
     Unavailable,
     Unknown,
@@ -35,11 +36,13 @@ from outlive.store.observation import StreamObservation
 from outlive.store.schema.documents import latest_version, load_document
 from outlive.store.selectors import Selector
 from outlive.store.tables import Batch, Write
+from outlive.store.troubles import StoreTroubles
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout, split_object
 from outlive.store.zookeeper.observers import KindObserver
-from outlive.store.zookeeper.permissions import acls, digest_id
+from outlive.store.zookeeper.permissions import SECTIONS, acls, decode_acl, digest_id, encode_acl
+from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.rows import Row, RowCache, row_of, understood_row
 from outlive.store.zookeeper.writes import ObjectWriter
 
@@ -48,6 +51,8 @@ AHEAD: Final = 1000
 PAUSE_LEAST_S: Final = 0.1
 PAUSE_MOST_S: Final = 5.0
 """How long to wait before observing again: doubling, up to this, with jitter."""
+ACL_S: Final = 15.0
+"""How long an ACL counts that was read."""
 LISTINGS: Final = 8
 """Listings in pages of which the names are remembered until the next page."""
 MULTIPLES: Final = 10
@@ -69,6 +74,7 @@ class ZooKeeperStore:
     def __init__(self, client: ZooKeeperClient, *, clock: Clock, ids: Ids, random: Random) -> None:
         self.client = client
         self.clock = clock
+        self.troubles = StoreTroubles(clock)
         self._ids = ids
         self._random = random
         self._layout: Layout | None = None
@@ -76,7 +82,7 @@ class ZooKeeperStore:
         self._writer = ObjectWriter(self)
         self._listings: OrderedDict[tuple[str, str], Places] = OrderedDict()
         self._observations: list[StreamObservation[Resource]] = []
-        self._acls: dict[str, list[ACL]] = {}
+        self._acls: dict[str, tuple[Sequence[ACL], float]] = {}
         self._incarnation = ""
         self.closed = False
 
@@ -116,22 +122,39 @@ class ZooKeeperStore:
             if path != "/" and not key.startswith("schema."):
                 await self.client.make(path, str(version).encode() if path == SCHEMA_PATH else b"", given.get(path))
         for path, acl in given.items():
-            await self.client.set_acl(path, acl)
+            await self.client.set_acl([path], acl)
         for kind in KINDS.values():
             await self.client.make(layout.log(kind), b"", given.get(layout.objects(kind)))
+            if given:
+                root = layout.objects(kind)
+                await self.client.commit([put(root, encode_acl(given[root]))])
+            for section in SECTIONS if given else ():
+                await self._apply_acl(root := layout.base(f"{section}.{kind.info.plural}"), given[root])
 
-    async def acl(self, path: str) -> list[ACL]:
-        """What znodes below a kind's own take over from it."""
-        if path not in self._acls:
-            self._acls[path] = await self.client.get_acl(path)
-        return self._acls[path]
+    async def _apply_acl(self, root: str, acl: Sequence[ACL]) -> None:
+        """Have all znodes below a kind's own its ACL: what was made before with another one, too."""
+        parents = [f"{root}/{one}" for one in (await self.client.children_many((root,)))[0] or ()]
+        await self.client.set_acl(parents, acl)
+        for parent in parents:
+            children = (await self.client.children_many((parent,)))[0] or ()
+            await self.client.set_acl([f"{parent}/{one}" for one in children], acl)
+
+    async def acl(self, path: str) -> Sequence[ACL]:
+        """What znodes below a kind's own are made with, as its data says: of the ACL itself servers show digests only
+        to who may change it."""
+        known, now = self._acls.get(path), self.clock.monotonic()
+        if known is None or now - known[1] > ACL_S:
+            found = await self.client.get(path)
+            known = self._acls[path] = (decode_acl(found[0]) if found is not None else (), now)
+        return known[0]
 
     # Reads
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
         """The object; ``NotFound``. With ``fresh`` it is read after a transaction of the quorum."""
         self._check_open(kind)
-        row = await self.read_row(kind, name, fresh=fresh)
+        with self._noting("GET", kind):
+            row = await self.read_row(kind, name, fresh=fresh)
         if row is None:
             raise rules.not_found(kind, name)
         found = understood_row(kind, name, row.uid, row.raw, row.transaction, None)
@@ -155,7 +178,8 @@ class ZooKeeperStore:
         limit = min(limit, MULTIPLES * limits.PAGE_OBJECTS)
         names = self._listings.pop((kind.kind(), token), None) if token else None
         if names is None:
-            names = [place for place in await self._places(kind) if place[0] > token]
+            with self._noting("LIST", kind):
+                names = [place for place in await self._places(kind) if place[0] > token]
         items: list[R] = []
         malformed: list[Malformed] = []
         last = ""
@@ -177,11 +201,16 @@ class ZooKeeperStore:
         return Page(tuple(items), malformed=tuple(malformed))
 
     async def rows(self, kind: type[Resource]) -> AsyncIterator[tuple[str, str, bytes, int]]:
-        """Name, uid, JSON and version of every object of the kind, in name order."""
+        """Name, uid, JSON and version of every object of the kind, in name order. ``Unavailable`` where another session
+        begins meanwhile, whose server may lag behind."""
         places = await self._places(kind)
+        session = self.client.session
         for start in range(0, len(places), limits.YIELD_OBJECTS):
             part = places[start : start + limits.YIELD_OBJECTS]
-            for (name, uid), row in zip(part, await self.read_objects(kind, part), strict=True):
+            states = await self.read_objects(kind, part)
+            if self.client.session != session:
+                raise Unavailable("the session was replaced while it listed", remedy="list again")
+            for (name, uid), row in zip(part, states, strict=True):
                 if row is not None:
                     yield name, uid, *row
 
@@ -229,7 +258,8 @@ class ZooKeeperStore:
         """Write a new object; ``AlreadyExists`` if the name is taken."""
         kind, now = type(obj), self.clock.now()
         self._check_open(kind)
-        return await self._writer.write(kind, "", lambda batch: rules.create(batch, obj, ids=self._ids, now=now))
+        with self._noting("CREATE", kind):
+            return await self._writer.write(kind, "", lambda batch: rules.create(batch, obj, ids=self._ids, now=now))
 
     async def replace(self, obj: R) -> R:
         """Compare-and-swap of everything but the status half."""
@@ -241,18 +271,19 @@ class ZooKeeperStore:
 
     async def _swap(self, obj: R, judge: Callable[[Batch], Write]) -> R:
         self._check_open(type(obj))
-        return await self._writer.write(type(obj), obj.metadata.name, judge, obj.metadata.resource_version)
+        with self._noting("REPLACE", type(obj)):
+            return await self._writer.write(type(obj), obj.metadata.name, judge, obj.metadata.resource_version)
 
     async def delete(self, ref: ObjectRef, *, uid: str = "", version: str = "", orphan: bool = False) -> None:
         """Delete, or mark where there are finalizers."""
         kind, now = self._kind(ref), self.clock.now()
-        if await self._writer.delete_malformed(kind, ref, uid):
-            return
 
         def judge(batch: Batch) -> Write:
             return rules.delete(batch, ref, uid=uid, version=version, now=now)
 
-        await self._writer.write(kind, ref.key, judge, version)
+        with self._noting("DELETE", kind):
+            if not await self._writer.delete_malformed(kind, ref, uid):
+                await self._writer.write(kind, ref.key, judge, version)
 
     async def patch_metadata(
         self,
@@ -263,7 +294,8 @@ class ZooKeeperStore:
     ) -> Resource:
         """Set or remove labels and annotations without a version, where the kind allows it."""
         kind, given = self._kind(ref), {"labels": labels or {}, "annotations": annotations or {}}
-        return await self._writer.write(kind, ref.key, lambda batch: rules.patch_metadata(batch, ref, **given))
+        with self._noting("PATCH", kind):
+            return await self._writer.write(kind, ref.key, lambda batch: rules.patch_metadata(batch, ref, **given))
 
     # Observers
 
@@ -285,10 +317,12 @@ class ZooKeeperStore:
                     async for change in changes:
                         if isinstance(change, Synced):
                             failures = 1
+                            self.troubles.succeeded("WATCH", f"/{kind.info.plural}")
                         yield change
             except (Unavailable, Unknown) as error:
                 if self.closed:
                     raise
+                self.troubles.failed("WATCH", f"/{kind.info.plural}", error)
                 wait = self._random.backoff(failures, PAUSE_LEAST_S, PAUSE_MOST_S)
                 _log.info("store.zookeeper.reset", kind=kind.kind(), why=str(error), retry_s=round(wait, 3))
             yield Reset()
@@ -304,6 +338,17 @@ class ZooKeeperStore:
         await self.client.close()
 
     # What is refused
+
+    @contextmanager
+    def _noting(self, verb: str, kind: type[Resource]) -> Iterator[None]:
+        """Have an error that lasts become a fault."""
+        place = f"/{kind.info.plural}"
+        try:
+            yield
+        except OutliveError as error:
+            self.troubles.failed(verb, place, error)
+            raise
+        self.troubles.succeeded(verb, place)
 
     def _kind(self, ref: ObjectRef) -> type[Resource]:
         kind = rules.kind_of(ref)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from kazoo import exceptions as zk
+from kazoo.security import ACL
 
 from outlive.base.errors import Conflict, OutliveError, Unavailable, Unknown
 from outlive.resources import HOST_LABEL, ObjectRef, R, Resource
@@ -100,7 +101,7 @@ class ObjectWriter:
         else:
             raise Unavailable(f"what is above {path} does not stay", remedy="does somebody delete znodes by hand?")
         for log, made in zip(logs, answers[of_object:], strict=True):
-            self._trim(log, entry_number(made))
+            self._trim(log, entry_number(made), acl)
         if write.after is None:
             self._store.cache.forget(kind, key)
             return write.answer
@@ -114,13 +115,15 @@ class ObjectWriter:
         hosts = [one.metadata.labels.get(HOST_LABEL, "") for one in (write.before, write.after) if one is not None]
         return [layout.log(write.kind, host) for host in dict.fromkeys(("", *hosts))]
 
-    def _trim(self, log: str, number: int) -> None:
+    def _trim(self, log: str, number: int, acl: Sequence[ACL]) -> None:
         """Remove old entries, once for ``TRIM_EVERY`` of them, if nobody here is doing it."""
         running = self._trims.get(log)
         if number % TRIM_EVERY or (running is not None and not running.done()):
             return
         kept = KEPT if log.endswith(f"/{ALL}") else KEPT_OF_HOST
-        task = self._trims[log] = asyncio.create_task(trim(self._store.client, log, number, kept), name=f"trim {log}")
+        task = self._trims[log] = asyncio.create_task(
+            trim(self._store.client, log, number, kept, acl=acl), name=f"trim {log}"
+        )
         task.add_done_callback(lambda _: self._trims.pop(log, None))
 
     async def delete_malformed(self, kind: type[Resource], ref: ObjectRef, uid: str) -> bool:
