@@ -14,13 +14,13 @@ import pytest
 import yaml
 from lab.zookeeper import free_ports
 from msgspec.structs import replace
-from tests.conformance.objects import vm, with_project
+from tests.conformance.objects import election, vm, with_project
 from tests.support.command import COMMAND, Server, environment, outlive, spawned
 from tests.support.loops import run_real
 from tests.support.zookeeper import TestEnsemble, shared_ensemble, zookeeper_store
 
 from outlive.base.errors import Forbidden, Unavailable
-from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Secret, VirtualMachine
+from outlive.resources import KINDS, Cluster, Election, Membership, ObjectMeta, Secret, VirtualMachine
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
 from outlive.store.zookeeper.requests import put
@@ -186,10 +186,10 @@ def test_each_user_has_what_the_tables_give_its_role_and_nobody_else_has_anythin
             await store.create(Cluster(metadata=ObjectMeta(name="default")))
             made = await host.replace_status(replace(made, status=replace(made.status, phase="ACTIVE")))
             assert await store.get(VirtualMachine, "vm-1", fresh=True) == made
-            joined = await host.create(Membership(metadata=ObjectMeta(name="h1")))
+            joined = await host.create(election("primary"))
             await store.delete(joined.ref)  # what a coordinator has made is the controllers' as well
-            entries = (await store.client.children_many(((await store.layout()).log(Membership),)))[0] or []
-            await store.client.delete_many([f"{(await store.layout()).log(Membership)}/{one}" for one in entries])
+            entries = (await store.client.children_many(((await store.layout()).log(Election),)))[0] or []
+            await store.client.delete_many([f"{(await store.layout()).log(Election)}/{one}" for one in entries])
             for kind in KINDS.values():
                 if coordinator_reads(kind):
                     await host.list(kind)

@@ -192,9 +192,10 @@ class ZooKeeperClient:
 
     async def ensure(self, path: str, acl: Sequence[ACL] | None = None) -> None:
         """Make the znode and those above it where they are missing."""
-        missing = [path]
-        while await self.exists(missing[-1]) is None and missing[-1].count("/") > 1:
-            missing.append(missing[-1].rpartition("/")[0])
+        missing = list[str]()
+        while path and await self.exists(path) is None:
+            missing.append(path)
+            path = path.rpartition("/")[0]
         for one in reversed(missing):
             await self.make(one, b"", acl)
 
