@@ -23,6 +23,7 @@ from bench.figures import Figure
 PARTS = (
     "store",
     "kubernetes",
+    "zookeeper",
     "runtime",
     "placement",
     "commitments",

@@ -26,9 +26,11 @@ class TestEnsemble(ZooKeeperEnsemble):
 
     __test__ = False
 
-    def __init__(self, count: int = 3) -> None:
-        folder = Path(mkdtemp(prefix="outlive-zookeeper-", dir=MEMORY if MEMORY.is_dir() else None))
-        super().__init__(folder, count)
+    def __init__(self, count: int = 3, *, settings: str = "", on_disk: bool = False) -> None:
+        """``on_disk``: what is acknowledged is on a disk, as in production, and not in memory."""
+        parent = MEMORY if MEMORY.is_dir() and not on_disk else None
+        folder = Path(mkdtemp(prefix="outlive-zookeeper-", dir=parent))
+        super().__init__(folder, count, settings=settings, sync=on_disk)
         self._numbers = itertools.count(1)
 
     def new_chroot(self) -> ZooKeeperAccess:

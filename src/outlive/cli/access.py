@@ -1,9 +1,9 @@
 """Where a command finds the cluster: a state file, a server, a Kubernetes API server, or a state directory's store.
 
 In this order: ``--state FILE`` (offline, read only), ``--store kubernetes`` (an API server, whose webhook judges what
-is written), ``--server URL``, the server that ``<state-dir>/server.json``
-names, the store in the state directory itself, which a command that writes locks for as long as it runs
-(docs/reference/cli.md#where-the-state-is).
+is written) or ``--store zookeeper`` (an ensemble, where nobody does), ``--server URL``, the server that
+``<state-dir>/server.json`` names, the store in the state directory itself, which a command that writes locks for as
+long as it runs (docs/reference/cli.md#where-the-state-is).
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class StoreKind(enum.StrEnum):
     """In a state directory, or behind the server that runs on it or is named."""
     KUBERNETES = "kubernetes"
     """On a Kubernetes API server."""
+    ZOOKEEPER = "zookeeper"
+    """On an ensemble of ZooKeeper."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Access:
     store: StoreKind | None = None
     kubeconfig: str = ""
     context: str = ""
+    zookeeper: str = ""
     taken_at: datetime | None = None
     """When the state file that was opened was taken."""
     taken_sight: RenewalSight | None = None
@@ -86,16 +89,21 @@ class Access:
 
     @property
     def direct(self) -> bool:
-        """Whether an API server is asked itself. ``Usage`` where something else is named as well."""
-        if self.store is not StoreKind.KUBERNETES:
-            if self.kubeconfig or self.context:
-                given = "--kubeconfig" if self.kubeconfig else "--context"
-                raise Usage("is of a Kubernetes API server", place=given, remedy="give --store kubernetes too")
+        """Whether the store is asked itself, and no server. ``Usage`` where something else is named as well."""
+        if (self.kubeconfig or self.context) and self.store is not StoreKind.KUBERNETES:
+            given = "--kubeconfig" if self.kubeconfig else "--context"
+            raise Usage("is of a Kubernetes API server", place=given, remedy="give --store kubernetes too")
+        if self.store not in (StoreKind.KUBERNETES, StoreKind.ZOOKEEPER):
             return False
         if self.state is None and self.server:
-            what = f"both the API server and the server {self.server[:200]} are named"
-            raise Usage(what, place="--store kubernetes", remedy="leave --server and OUTLIVE_SERVER out, or --store")
+            what = f"both the {self._kind_of_store} and the server {self.server[:200]} are named"
+            remedy = "leave --server and OUTLIVE_SERVER out, or --store"
+            raise Usage(what, place=f"--store {self.store}", remedy=remedy)
         return self.state is None
+
+    @property
+    def _kind_of_store(self) -> str:
+        return "API server" if self.store is StoreKind.KUBERNETES else "ensemble of ZooKeeper"
 
     @asynccontextmanager
     async def open(self, *, write: bool = False, or_empty: bool = False) -> AsyncIterator[Store]:
@@ -139,6 +147,11 @@ class Access:
         return store
 
     def _cluster(self) -> Store:
+        if self.store is StoreKind.ZOOKEEPER:
+            from outlive.store.zookeeper import ZooKeeperClient, ZooKeeperStore, read_access
+
+            client = ZooKeeperClient(read_access(self.zookeeper))
+            return ZooKeeperStore(client, clock=self.clock, ids=SystemIds(), random=system_random())
         from outlive.store.http_calls import BriefCalls
         from outlive.store.kubernetes import KubernetesStore, cluster_access
 
@@ -234,6 +247,8 @@ class Access:
         """Where the state is, in words."""
         if self.state is not None:
             return f"state file {self.state.name}"
+        if self.direct and self.store is StoreKind.ZOOKEEPER:
+            return "ensemble of ZooKeeper"
         if self.direct:
             return f"Kubernetes API server of {self.context or 'the current context'}"
         return f"server {self.address}" if self.address else f"store in {self.directory}"

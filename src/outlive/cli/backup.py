@@ -18,7 +18,7 @@ import typer
 
 from outlive.base.errors import BadInput, OutliveError, Usage
 from outlive.base.phrases import count_of, listing, shown_time
-from outlive.cli.access import Access, WriteAccess, check_store_there
+from outlive.cli.access import Access, StoreKind, WriteAccess, check_store_there
 from outlive.cli.arguments import Yes, completing, host_names
 from outlive.cli.output import Report, progress, write
 from outlive.cli.questions import ask
@@ -60,6 +60,9 @@ async def backup(
 
     if access.state is not None:
         raise Usage("a state file is no state directory", place="--state", remedy="leave --state out")
+    if access.direct and access.store is StoreKind.ZOOKEEPER:
+        remedy = "copy what is there, the keys included: docs/operating/zookeeper.md#backup"
+        raise Usage("a store on ZooKeeper is backed up with its ensemble", place="--store zookeeper", remedy=remedy)
     if access.direct:
         remedy = "take a snapshot of etcd, and back the Secret outlive-keys up: docs/operating/kubernetes.md"
         raise Usage("a Kubernetes store is backed up with its etcd", place="--store kubernetes", remedy=remedy)

@@ -69,7 +69,10 @@ _ACCESS = {
     "store": Annotated[
         StoreKind | None,
         typer.Option(
-            "--store", envvar="OUTLIVE_STORE", help="kubernetes: ask the API server itself.", case_sensitive=False
+            "--store",
+            envvar="OUTLIVE_STORE",
+            help="kubernetes or zookeeper: ask the API server or the ensemble itself.",
+            case_sensitive=False,
         ),
     ],
     "kubeconfig": Annotated[
@@ -81,6 +84,15 @@ _ACCESS = {
         ),
     ],
     "context": Annotated[str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig.")],
+    "zookeeper": Annotated[
+        str,
+        typer.Option(
+            "--zookeeper",
+            metavar="FILE",
+            envvar="OUTLIVE_ZOOKEEPER",
+            help="Of --store zookeeper: how it is reached; else /etc/outlive/zookeeper.yaml.",
+        ),
+    ],
 }
 _WRITE_ACCESS = {name: option for name, option in _ACCESS.items() if name != "state"}
 _OUTPUT = {
@@ -112,6 +124,7 @@ _DEFAULTS: dict[str, Any] = {
     "no_headers": False,
     "kubeconfig": "",
     "context": "",
+    "zookeeper": "",
 }
 
 

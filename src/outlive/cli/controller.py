@@ -1,7 +1,8 @@
-"""``outlive controller``: what ``outlive up`` runs, on a Kubernetes API server instead of a store of its own.
+"""``outlive controller``: what ``outlive up`` runs, on a store that several machines reach, instead of one of its own.
 
 Several equal processes run it: each serves the HTTP API, one of them is elected and decides. A process keeps nothing
-that another one needs: objects are in the API server, keys in a Secret there (docs/operating/kubernetes.md).
+that another one needs: objects and shared keys are in a Kubernetes API server (docs/operating/kubernetes.md) or in
+ZooKeeper (docs/operating/zookeeper.md).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.logging import get_logger
 from outlive.base.phrases import listing
 from outlive.base.random import system_random
-from outlive.cli.access import default_state_dir
+from outlive.cli.access import StoreKind, default_state_dir
 from outlive.cli.arguments import Yes
 from outlive.cli.output import write, yaml_text
 from outlive.cli.questions import ask
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 
     from outlive.api.config import ApiSettings
     from outlive.api.lifetimes import StateToken
+    from outlive.drivers.shared_keys import SharedKeys
     from outlive.store.kubernetes import KubernetesStore
+    from outlive.store.zookeeper import ZooKeeperStore
 
 NAMESPACE = "outlive"
 _log = get_logger("controller")
 INCARNATION_S = 15.0
-"""How often a controller looks whether somebody has said that etcd was restored."""
+"""How often a controller looks whether somebody has said that the store was restored."""
 KINDS_S = 60.0
 """How often it looks whether the kinds are still those that it needs."""
 NAMED = 6
@@ -52,6 +55,16 @@ Namespace = Annotated[
     str,
     typer.Option("--namespace", metavar="NAME", envvar="OUTLIVE_NAMESPACE", help="Where the Secret with the keys is."),
 ]
+ZooKeeperFile = Annotated[
+    str,
+    typer.Option(
+        "--zookeeper",
+        metavar="FILE",
+        envvar="OUTLIVE_ZOOKEEPER",
+        help="Of --store zookeeper: how it is reached; else /etc/outlive/zookeeper.yaml.",
+    ),
+]
+SharedStore = Annotated[StoreKind, typer.Option("--store", help="kubernetes, or zookeeper.", case_sensitive=False)]
 
 
 async def controller(
@@ -65,14 +78,15 @@ async def controller(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Settings, instead of outlive.yaml.")
     ] = None,
+    store: SharedStore = StoreKind.KUBERNETES,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: Namespace = NAMESPACE,
+    zookeeper: ZooKeeperFile = "",
 ) -> ExitCode | None:
-    """Run the controllers on a Kubernetes API server, as one of several. Prints its address when ready."""
+    """Run the controllers on a Kubernetes API server or ZooKeeper, as one of several. Prints its address when ready."""
     from outlive.base.logging import configure_logging
     from outlive.roles.settings import role_settings
-    from outlive.store.kubernetes import KubernetesStore, cluster_access
 
     if listen is not None:
         parse_listen(listen, place="--listen")
@@ -81,13 +95,37 @@ async def controller(
     sections = load(file, {"api.listen": listen})
     settings = role_settings(sections)
     configure_logging(level=settings.log.level, form=settings.log.form, file=settings.log.file)
-    access = cluster_access(kubeconfig, context)
+    if store is StoreKind.ZOOKEEPER:
+        ensemble = zookeeper_store(zookeeper)
+        _make_directory(directory)
+        try:
+            return await _run_on_zookeeper(ensemble, directory, sections, file)
+        finally:
+            await ensemble.close()
+    cluster = kubernetes_store(store, kubeconfig, context)
     _make_directory(directory)
-    store = KubernetesStore(access, clock=SystemClock(), random=system_random())
     try:
-        return await _run(store, directory, sections, file, namespace)
+        return await _run(cluster, directory, sections, file, namespace)
     finally:
-        await store.close()
+        await cluster.close()
+
+
+def kubernetes_store(store: StoreKind, kubeconfig: str, context: str) -> KubernetesStore:
+    """The store on an API server; ``Usage`` for a store that one process alone has."""
+    from outlive.store.kubernetes import KubernetesStore, cluster_access
+
+    if store is not StoreKind.KUBERNETES:
+        what = f"{store} is the store of outlive up, which one process has"
+        raise Usage(what, place="--store", remedy="write kubernetes or zookeeper")
+    return KubernetesStore(cluster_access(kubeconfig, context), clock=SystemClock(), random=system_random())
+
+
+def zookeeper_store(file: str) -> ZooKeeperStore:
+    """The store on the ensemble of an access file."""
+    from outlive.store.zookeeper import ZooKeeperClient, ZooKeeperStore, read_access
+
+    client = ZooKeeperClient(read_access(file))
+    return ZooKeeperStore(client, clock=SystemClock(), ids=SystemIds(), random=system_random())
 
 
 def _with_service_names(api: ApiSettings, namespace: str) -> ApiSettings:
@@ -108,7 +146,7 @@ async def _run(
     from outlive.api.admission_review import AdmissionReviews
     from outlive.api.app import AdmissionEndpoint
     from outlive.base import garbage
-    from outlive.drivers.kubernetes.shared_keys import admission_key
+    from outlive.drivers.kubernetes.shared_keys import SecretKeys, admission_key
     from outlive.roles.settings import role_settings
     from outlive.store.kubernetes.served import check_kinds_served
 
@@ -116,12 +154,13 @@ async def _run(
     stopped = stop_signal()
     if newer := await check_kinds_served(store):
         say(f"the kinds on the API server are newer than this: upgrade the controllers ({listing(newer, most=NAMED)})")
-    await _take_keys(store, directory, namespace)
+    keys = SecretKeys(store, namespace)
+    await _take_keys(store, keys, directory)
     sections = await with_remembered_slots(store, sections)
     key = await admission_key(store, namespace, SystemIds().token())
     reviews = AdmissionReviews(store, SystemClock(), namespace)
     async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
-        following = group.create_task(_follow_incarnation(store, namespace), name="incarnation")
+        following = group.create_task(_follow_incarnation(store, keys), name="incarnation")
         checking = group.create_task(_follow_kinds(store), name="kinds")
         await serve(
             store,
@@ -134,72 +173,95 @@ async def _run(
             backed_up=False,
             admission=AdmissionEndpoint(reviews.review, key),
             prepare=lambda: store_settings(store, SystemClock(), sections),
-            renew_token=partial(_renew_token, store, namespace),
+            renew_token=partial(_renew_token, keys),
         )
         following.cancel()
         checking.cancel()
     return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
 
 
-async def _take_keys(store: KubernetesStore, directory: Path, namespace: str) -> None:
+async def _run_on_zookeeper(
+    store: ZooKeeperStore, directory: Path, sections: Mapping[str, Any], file: Path | None
+) -> ExitCode | None:
+    from outlive.base import garbage
+    from outlive.drivers.zookeeper import ZnodeKeys
+    from outlive.roles.settings import role_settings
+
+    garbage.spare()
+    stopped = stop_signal()
+    await store.layout()
+    keys = ZnodeKeys(store, SystemClock())
+    await _take_keys(store, keys, directory)
+    sections = await with_remembered_slots(store, sections)
+    async with AsyncExitStack() as closing, OrderedTaskGroup() as group:
+        following = group.create_task(_follow_incarnation(store, keys), name="incarnation")
+        await serve(
+            store,
+            directory,
+            sections,
+            file,
+            role_settings(sections),
+            closing,
+            stopped,
+            backed_up=False,
+            prepare=lambda: store_settings(store, SystemClock(), sections),
+            renew_token=partial(_renew_token, keys),
+        )
+        following.cancel()
+    return ExitCode.INTERRUPTED if stopped.result() == signal.SIGINT else None
+
+
+async def _take_keys(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys, directory: Path) -> None:
     """Have the cluster's keys in the directory; the first server makes them.
 
-    ``Refused`` where the cluster has had keys, and the Secret is gone: others would open no secret, and no host would
-    believe them; or somebody has deleted it so that no controller begins here again.
+    ``Refused`` where the cluster has had keys, and they are gone: others would open no secret, and no host would
+    believe them; or somebody has deleted them so that no controller begins here again.
     """
     from outlive.api.lifetimes import StateToken
     from outlive.api.tls import AUTHORITY_KEY_FILE, ServerTls
-    from outlive.drivers.kubernetes.shared_keys import NAME, read_incarnation, read_shared_keys, share_keys
     from outlive.drivers.secrets import KEY_FILE, ClusterKey
     from outlive.resources import Cluster
     from outlive.resources.cluster import CLUSTER
     from outlive.store import read
 
     files = (AUTHORITY_FILE, AUTHORITY_KEY_FILE, KEY_FILE, TOKEN_FILE)
-    if await read_shared_keys(store, namespace, directory, files):
-        store.become(await read_incarnation(store, namespace))
+    if await keys.read(directory, files):
+        store.become(await keys.read_incarnation())
         return
     cluster = await read(store, Cluster, CLUSTER)
     if cluster is not None and cluster.status.sealing_key:
-        raise Refused(
-            f"this cluster has had keys, and Secret {namespace}/{NAME} is gone",
-            remedy="put the Secret back from its backup, unless the cluster has moved away: "
-            "docs/operating/kubernetes.md#backup",
-        )
-    say(f"the keys of this cluster are made, and kept in Secret {NAME} of namespace {namespace}")
+        raise Refused(f"this cluster has had keys, and {keys.place} is gone", remedy=keys.lost_remedy)
+    say(f"the keys of this cluster are made, and kept in {keys.place}")
     clock = SystemClock()
     StateToken(directory / TOKEN_FILE, clock=clock, ids=SystemIds())
     ServerTls(directory, (), clock)
     ClusterKey.ensure(directory / KEY_FILE)
-    await share_keys(store, namespace, directory, files, SystemIds().uuid())
-    store.become(await read_incarnation(store, namespace))
+    await keys.share(directory, files, SystemIds().uuid())
+    store.become(await keys.read_incarnation())
 
 
-async def _renew_token(store: KubernetesStore, namespace: str, token: StateToken) -> bool:
+async def _renew_token(keys: SharedKeys, token: StateToken) -> bool:
     """Have this server's token be the shared one, and that one renewed when it is due; whether it is another one now.
 
     Errors of the store. Of two servers that renew it together the second one takes that of the first at its next look.
     """
     from outlive.api.lifetimes import is_renewal_due
-    from outlive.drivers.kubernetes.shared_keys import read_shared_token, replace_shared_token
 
     clock = SystemClock()
-    found = await read_shared_token(store, namespace, TOKEN_FILE)
+    found = await keys.read_token(TOKEN_FILE)
     if not is_renewal_due(found.issued, clock):
         return token.replace(found.secret, found.issued)
     secret, now = SystemIds().token(), as_datetime(clock.now())
-    await replace_shared_token(store, namespace, TOKEN_FILE, found, secret, now)
+    await keys.replace_token(TOKEN_FILE, found, secret, now)
     return token.replace(secret, now)
 
 
-async def _follow_incarnation(store: KubernetesStore, namespace: str) -> None:
-    """Notice when somebody says that etcd was restored. Until cancelled."""
-    from outlive.drivers.kubernetes.shared_keys import read_incarnation
-
+async def _follow_incarnation(store: KubernetesStore | ZooKeeperStore, keys: SharedKeys) -> None:
+    """Notice when somebody says that the store was restored. Until cancelled."""
     while True:
         await SystemClock().sleep(INCARNATION_S)
         try:
-            store.become(await read_incarnation(store, namespace))
+            store.become(await keys.read_incarnation())
         except OutliveError as error:
             _log.warning("controller.incarnation_not_read", error=str(error))
 
@@ -272,19 +334,31 @@ def cluster_roles() -> None:
 
 
 async def restored(
-    kubeconfig: Kubeconfig = "", context: Context = "", namespace: Namespace = NAMESPACE, yes: Yes = False
+    store: SharedStore = StoreKind.KUBERNETES,
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Namespace = NAMESPACE,
+    zookeeper: ZooKeeperFile = "",
+    yes: Yes = False,
 ) -> None:
-    """Say that the API server's etcd was restored from a snapshot: the cluster is paused until its hosts registered."""
-    from outlive.drivers.kubernetes.shared_keys import read_incarnation, write_incarnation
-    from outlive.store.kubernetes import KubernetesStore, cluster_access
+    """Say that the data of etcd or ZooKeeper was put back: the cluster is paused until its hosts have registered."""
+    from outlive.drivers.kubernetes.shared_keys import SecretKeys
+    from outlive.drivers.zookeeper import ZnodeKeys
 
-    store = KubernetesStore(cluster_access(kubeconfig, context), clock=SystemClock(), random=system_random())
+    keys: SharedKeys
+    opened: KubernetesStore | ZooKeeperStore
+    if store is StoreKind.ZOOKEEPER:
+        opened = ensemble = zookeeper_store(zookeeper)
+        keys = ZnodeKeys(ensemble, SystemClock())
+    else:
+        opened = cluster = kubernetes_store(store, kubeconfig, context)
+        keys = SecretKeys(cluster, namespace)
     try:
-        before = await read_incarnation(store, namespace)
+        before = await keys.read_incarnation()
         ask("Nothing is started, moved or recovered until all hosts have registered what they run. Go on?", yes)
         now = SystemIds().uuid()
-        await write_incarnation(store, namespace, now)
+        await keys.write_incarnation(now)
     finally:
-        await store.close()
+        await opened.close()
     say(f"the store is {now}, no more {before or 'nothing'}; the cluster is paused within {INCARNATION_S:g} s")
     say("outlive status says whom the pause waits for; outlive restore --confirm HOST gives up a host that is lost")

@@ -38,7 +38,9 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[dict[str, Entry]] = {
     "up": Entry("up", "Run everything on this machine: store, controllers, HTTP API."),
-    "controller": Entry("controller", "Run the controllers on a Kubernetes API server, as one of several processes."),
+    "controller": Entry(
+        "controller", "Run the controllers on a Kubernetes API server or ZooKeeper, as one of several processes."
+    ),
     "node": Entry("node", "Run the daemon of this host: its membership, its VMs, fencing.", "app"),
     "import": Entry(
         "inventory", "Read an inventory of hosts and VMs: csv, openstack, proxmox, libvirt and more.", "app"
@@ -85,7 +87,8 @@ COMMANDS: Final[dict[str, Entry]] = {
     "migrate-store": Entry(
         "migrate_store", "Move a cluster from its state directory to a Kubernetes API server.", "migrate_store"
     ),
-    "restored": Entry("controller", "Say that the etcd of a Kubernetes store was restored: the cluster is paused."),
+    "zookeeper": Entry("zookeeper", "ZooKeeper as the store: make what a new cluster needs there.", "app"),
+    "restored": Entry("controller", "Say that the data of etcd or ZooKeeper was put back: the cluster is paused."),
     "audit": Entry("audit", "Who did what to which object with which token: list, verify.", "app"),
     "tls": Entry("tls", "The server's own authority: replace it.", "app"),
     "token": Entry("tokens", "Tokens of people, programs and hosts: create, list, rotate, revoke.", "app"),

@@ -69,7 +69,9 @@ def node(
     store: Annotated[
         StoreKind | None,
         typer.Option(
-            "--store", help="kubernetes: write to the API server itself, as server.store says.", case_sensitive=False
+            "--store",
+            help="kubernetes or zookeeper: write to the API server or the ensemble itself, as server.store says.",
+            case_sensitive=False,
         ),
     ] = None,
     kubeconfig: Annotated[
@@ -78,13 +80,17 @@ def node(
     kube_context: Annotated[
         str, typer.Option("--context", metavar="NAME", help="Of the kubeconfig, instead of server.context.")
     ] = "",
+    zookeeper: Annotated[
+        str, typer.Option("--zookeeper", metavar="FILE", help="Of --store zookeeper, instead of server.zookeeper.")
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="Say whether it could start here, and end.")] = False,
 ) -> None:
     """Run the daemon of this host: its membership, its VMs, and on a coordinator the fencing of other hosts."""
     if context.invoked_subcommand is not None:
         return
-    chosen = None if store is None else "kubernetes" if store is StoreKind.KUBERNETES else "server"
+    chosen = None if store is None else "server" if store is StoreKind.SQLITE else store.value
     flags = {"store": chosen, "kubeconfig": kubeconfig or None, "context": kube_context or None}
+    flags["zookeeper"] = zookeeper or None
     given = {f"server.{name}": value for name, value in flags.items() if value is not None}
     loaded = load_node(node_file(config), given)
     if check:

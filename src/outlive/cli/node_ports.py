@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from outlive.node.ports import CutPort, NetworkPort, PowerPort, StoragePort
     from outlive.store import Store
     from outlive.store.http import HttpStore
-    from outlive.store.rest import RestStore
 
 _log = get_logger("node")
 
@@ -156,8 +155,8 @@ def cluster_keys(config: HostConfig, store: HttpStore | None) -> KeyCopy:
 
     async def fetch() -> str:
         if store is None:
-            remedy = f"copy cluster-key of the Secret outlive-keys to {config.server.key_file}"
-            raise Unavailable("a Kubernetes API server hands over no key of the cluster", remedy=remedy)
+            remedy = f"copy cluster-key of the shared keys to {config.server.key_file}"
+            raise Unavailable(f"{config.place} hands over no key of the cluster", remedy=remedy)
         answer = await store.question(KEY_PATH)
         key = answer.get("key") if isinstance(answer, dict) else None
         return key if isinstance(key, str) else ""
@@ -171,7 +170,7 @@ def screen_passwords(store: HttpStore | None) -> Callable[[str], Awaitable[str]]
     async def fetch(vm: str) -> str:
         if store is None:
             remedy = "have this host use the controllers' API: outlive node join"
-            raise Unavailable("a Kubernetes API server hands over no password of a screen", remedy=remedy)
+            raise Unavailable("the store itself hands over no password of a screen", remedy=remedy)
         answer = await store.question(SCREEN_PATH.format(name=quote(vm, safe="")))
         found = answer.get("password") if isinstance(answer, dict) else None
         return found if isinstance(found, str) else ""
@@ -187,9 +186,15 @@ def credential_files(server: ServerSettings) -> CredentialFiles:
     return CredentialFiles(Path(server.token_file), authority, pinned)
 
 
-def node_store(config: HostConfig, clock: Clock) -> RestStore:
+def node_store(config: HostConfig, clock: Clock) -> Store:
     """The store as this host's own credentials open it."""
     server = config.server
+    if server.store == "zookeeper":
+        from outlive.base.ids import SystemIds
+        from outlive.store.zookeeper import ZooKeeperClient, ZooKeeperStore, read_access
+
+        client = ZooKeeperClient(read_access(server.zookeeper))
+        return ZooKeeperStore(client, clock=clock, ids=SystemIds(), random=system_random())
     if config.direct:
         from outlive.store.kubernetes import KubernetesStore, cluster_access
 
@@ -207,9 +212,7 @@ def node_store(config: HostConfig, clock: Clock) -> RestStore:
     )
 
 
-def node_ports(
-    config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: RestStore, clock: Clock
-) -> NodePorts:
+def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, store: Store, clock: Clock) -> NodePorts:
     """All of them."""
     from outlive.store.http import HttpStore
 

@@ -40,8 +40,12 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """Section ``server`` of a host's configuration: where its cluster's ``outlive up`` or controllers are; ``outlive
     node join`` writes it. Or the API server that the host writes to itself."""
 
-    store: Literal["server", "kubernetes"] = "server"
-    """``kubernetes``: a Kubernetes API server instead of a server of Outlive (docs/operating/kubernetes.md#direct)."""
+    store: Literal["server", "kubernetes", "zookeeper"] = "server"
+    """``kubernetes``: a Kubernetes API server instead of a server of Outlive (docs/operating/kubernetes.md#direct);
+    ``zookeeper``: an ensemble, for coordinators only (docs/operating/zookeeper.md#hosts)."""
+    zookeeper: str = ""
+    """File that says how the ensemble is reached; empty: as ``OUTLIVE_ZOOKEEPER`` says, or
+    /etc/outlive/zookeeper.yaml."""
     kubeconfig: str = ""
     """File with this host's own credentials for that API server; empty: as of ``KUBECONFIG``."""
     context: str = ""
@@ -119,15 +123,17 @@ class HostConfig:
 
     @property
     def direct(self) -> bool:
-        """Whether this host writes to a Kubernetes API server itself."""
-        return self.server.store == "kubernetes"
+        """Whether this host writes to the store itself, and to no server of Outlive."""
+        return self.server.store != "server"
 
     @property
     def place(self) -> str:
         """Where its cluster is, as it may be logged."""
         from outlive.store.tls import shown_address
 
-        return "a Kubernetes API server" if self.direct else shown_address(self.server.url)
+        if not self.direct:
+            return shown_address(self.server.url)
+        return "a Kubernetes API server" if self.server.store == "kubernetes" else "an ensemble of ZooKeeper"
 
     def token(self) -> str:
         """This host's token; ``BadInput`` where the file holds none."""
@@ -162,8 +168,12 @@ def load_node(file: Path, flags: Mapping[str, Any] | None = None) -> HostConfig:
     config = HostConfig(file=file, **sections)
     if config.direct:
         if config.server.url:
-            what, remedy = "is named beside a Kubernetes API server", "leave it, or server.store: kubernetes, out"
+            what, remedy = f"is named beside {config.place}", f"leave it, or server.store: {config.server.store}, out"
             raise BadInput(what, place=f"{file}: server.url", remedy=remedy)
+        if config.server.store == "zookeeper" and config.host.mode != "coordinator":
+            what = f"{config.name} is no coordinator, and an ensemble cannot tell which fields a host may write"
+            remedy = "use the API of the controllers: server.url, with commas between them; outlive node join"
+            raise BadInput(what, place=f"{file}: server.store", remedy=remedy)
     elif not config.server.url:
         raise BadInput("no server is named", place=f"{file}: server.url", remedy="join a cluster: outlive node join")
     else:

@@ -19,6 +19,7 @@ import msgspec
 
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.base.files import read_private, write_whole
+from outlive.drivers.shared_keys import SharedToken
 from outlive.store.kubernetes import KubernetesStore
 
 NAME: Final = "outlive-keys"
@@ -107,15 +108,6 @@ _Dated = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time that says of which zone it is."""
 
 
-class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The token that all servers know."""
-
-    secret: str
-    issued: datetime
-    version: str
-    """Of the Secret that has it."""
-
-
 async def read_shared_token(store: KubernetesStore, namespace: str, file: str) -> SharedToken:
     """The token, which the Secret has under the file's name. ``NotFound``, ``BadInput`` for a Secret that is broken."""
     secret, place = await _read(store, namespace), f"Secret {namespace}/{NAME}"
@@ -138,6 +130,47 @@ async def replace_shared_token(
     annotations = {ISSUED: now.isoformat(timespec="seconds")}
     change = {"metadata": {"resourceVersion": before.version, "annotations": annotations}, "data": data}
     await store.call("PATCH", f"{_path(namespace)}/{NAME}", change, MERGE_PATCH)
+
+
+class SecretKeys:
+    """The shared keys as one Secret; see ``outlive.drivers.shared_keys.SharedKeys``."""
+
+    lost_remedy = (
+        "put the Secret back from its backup, unless the cluster has moved away: docs/operating/kubernetes.md#backup"
+    )
+
+    def __init__(self, store: KubernetesStore, namespace: str) -> None:
+        self._store = store
+        self._namespace = namespace
+
+    @property
+    def place(self) -> str:
+        """Where they are, in words."""
+        return f"Secret {self._namespace}/{NAME}"
+
+    async def read(self, directory: Path, files: tuple[str, ...]) -> bool:
+        """As ``read_shared_keys``."""
+        return await read_shared_keys(self._store, self._namespace, directory, files)
+
+    async def share(self, directory: Path, files: tuple[str, ...], incarnation: str) -> None:
+        """As ``share_keys``."""
+        await share_keys(self._store, self._namespace, directory, files, incarnation)
+
+    async def read_incarnation(self) -> str:
+        """As ``read_incarnation``."""
+        return await read_incarnation(self._store, self._namespace)
+
+    async def write_incarnation(self, incarnation: str) -> None:
+        """As ``write_incarnation``."""
+        await write_incarnation(self._store, self._namespace, incarnation)
+
+    async def read_token(self, file: str) -> SharedToken:
+        """As ``read_shared_token``."""
+        return await read_shared_token(self._store, self._namespace, file)
+
+    async def replace_token(self, file: str, before: SharedToken, secret: str, now: datetime) -> None:
+        """As ``replace_shared_token``."""
+        await replace_shared_token(self._store, self._namespace, file, before, secret, now)
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

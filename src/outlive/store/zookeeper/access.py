@@ -1,11 +1,36 @@
-"""How an ensemble is reached, and as whom."""
+"""How an ensemble is reached, and as whom: one file, which only its owner may read.
+
+::
+
+    servers: [zk1.example:2281, zk2.example:2281, zk3.example:2281]
+    chroot: /outlive
+    user: controller
+    password: ...
+    tls: {authority: /etc/outlive/zookeeper-ca.pem, certificate: ..., key: ...}
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
 import msgspec
 
-SESSION_S = 6.0
+from outlive.base.errors import BadInput
+from outlive.base.files import read_private
+from outlive.resources.yaml_documents import YamlLimits, read_yaml
+
+ACCESS_FILE: Final = "/etc/outlive/zookeeper.yaml"
+"""Where the file is, unless somebody says otherwise."""
+ACCESS_BYTES: Final = 64 * 1024
+SESSION_S: Final = 6.0
 """How long a session lasts without its client. Sessions are hints only: nothing that must be safe depends on them."""
+SESSION_LIMITS_S: Final = (0.5, 120.0)
+_SERVER: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}")
+_CHROOT: Final = re.compile(r"(?:/[A-Za-z0-9._-]+)+")
 
 
 class ZooKeeperTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -20,7 +45,7 @@ class ZooKeeperTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class ZooKeeperAccess(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One cluster's ensemble (``outlive.store.zookeeper.access.read_access``)."""
+    """One cluster's ensemble; see the module."""
 
     servers: tuple[str, ...]
     """``HOST:PORT`` of each server."""
@@ -39,3 +64,49 @@ class ZooKeeperAccess(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     def place(self) -> str:
         """Where it is, in words."""
         return f"ZooKeeper {','.join(self.servers)}{self.chroot}"
+
+
+def read_access(file: str = "", environ: Mapping[str, str] = os.environ) -> ZooKeeperAccess:
+    """The access by that file, else by that of ``OUTLIVE_ZOOKEEPER``, else by the usual one.
+
+    ``NotFound``; ``Forbidden`` for a file that others may read; ``BadInput`` names what is wrong in it.
+    """
+    path = Path(file or environ.get("OUTLIVE_ZOOKEEPER", "") or ACCESS_FILE)
+    read = read_yaml(read_private(path, limit=ACCESS_BYTES), str(path), YamlLimits())
+    documents = [one.value for one in read if one is not None]
+    remedy = "docs/operating/zookeeper.md#access has an example"
+    if len(documents) != 1:
+        raise BadInput("is no access file of ZooKeeper", place=str(path), remedy=remedy)
+    try:
+        access = msgspec.convert(documents[0], ZooKeeperAccess)
+    except msgspec.ValidationError as error:
+        raise BadInput(str(error), place=str(path), remedy=remedy) from None
+    _check(access, str(path))
+    return access
+
+
+def _check(access: ZooKeeperAccess, place: str) -> None:
+    """``BadInput`` for what cannot be: with the field and its value."""
+    if not access.servers:
+        raise BadInput("names no server", place=f"{place}: servers", remedy="write HOST:PORT of each server")
+    for one in access.servers:
+        if not _SERVER.fullmatch(one):
+            raise BadInput(f"{one[:80]!r} is no HOST:PORT", place=f"{place}: servers", remedy="write zk1.example:2181")
+    if not _CHROOT.fullmatch(access.chroot):
+        what = f"{access.chroot[:80]!r} is no path of a znode"
+        raise BadInput(what, place=f"{place}: chroot", remedy="write one such as /outlive")
+    if bool(access.user) != bool(access.password) or ":" in access.user:
+        what = "a user has a name without ':' and a password, and both are given or none"
+        raise BadInput(what, place=f"{place}: user", remedy="write user and password")
+    least, most = SESSION_LIMITS_S
+    if not least <= access.session_s <= most:
+        what = f"{access.session_s:g} is not between {least:g} and {most:g}"
+        raise BadInput(what, place=f"{place}: sessionS", remedy="leave it out")
+    files = (access.tls.authority, access.tls.certificate, access.tls.key) if access.tls is not None else ()
+    for name in filter(None, files):
+        try:
+            with Path(name).open("rb") as opened:
+                opened.read(1)
+        except OSError as error:
+            what = f"{name} cannot be read: {error.strerror}"
+            raise BadInput(what, place=f"{place}: tls", remedy="check its path, owner and mode") from None

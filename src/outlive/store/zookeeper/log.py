@@ -7,17 +7,19 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.client import TransactionRefused, ZooKeeperClient, create, remove
+from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import entry_number, entry_path
+from outlive.store.zookeeper.requests import TransactionRefused, create, remove
 
 KEPT: Final = 1024
 """Entries of all changes of a kind that stay for readers."""
@@ -68,17 +70,25 @@ def next_number(stat: ZnodeStat) -> int:
 class ChangeReader:
     """Reads one log."""
 
-    def __init__(self, client: ZooKeeperClient, path: str, wake: Callable[[Any], None] | None = None) -> None:
-        """``wake`` is called by another thread when there is more after ``is_behind``, or the log is made anew."""
+    def __init__(
+        self,
+        client: ZooKeeperClient,
+        path: str,
+        wake: Callable[[Any], None] | None = None,
+        make: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``wake``: called by another thread when there is more after ``is_behind``, or the log is made anew.
+        ``make``: makes the log where nobody has made it yet."""
         self._client = client
         self._path = path
         self._wake = wake
+        self._make = make
 
     async def end(self) -> Place:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
         stat = await self._client.exists(self._path, fresh=True)
-        if stat is None:
-            await self._client.ensure(self._path)
+        if stat is None and self._make is not None:
+            await self._make()
             stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")
@@ -121,7 +131,9 @@ def _decode(path: str, raw: bytes) -> Entry:
     return Entry(name, uid, kind == "d")
 
 
-async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_at: int = RENEW_AT) -> None:
+async def trim(
+    client: ZooKeeperClient, log: str, number: int, kept: int, *, acl: Sequence[ACL] = (), renew_at: int = RENEW_AT
+) -> None:
     """Remove what is older than ``kept`` entries before ``number``, which was just written. Failures do no harm."""
     try:
         oldest = number - kept
@@ -129,22 +141,21 @@ async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_
             children = (await client.children_many((log,)))[0] or []
             numbers = sorted(entry_number(child) for child in children)
             if number >= renew_at:
-                await _begin_anew(client, log, numbers)
+                await _begin_anew(client, log, numbers, acl)
                 return
             paths = [entry_path(log, one) for one in numbers if one < oldest]
         else:
-            paths = [entry_path(log, one) for one in range(max(0, oldest - 2 * TRIM_EVERY), oldest)]
+            paths = [entry_path(log, one) for one in range(max(0, oldest - TRIM_EVERY), oldest)]
         await client.delete_many(paths)
     except (OutliveError, ValueError) as error:
         _log.info("store.zookeeper.not_trimmed", log=log, why=str(error))
 
 
-async def _begin_anew(client: ZooKeeperClient, log: str, numbers: list[int]) -> None:
+async def _begin_anew(client: ZooKeeperClient, log: str, numbers: list[int], acl: Sequence[ACL]) -> None:
     """Replace the log by an empty one: its readers list again. A write that comes meanwhile has it refused."""
-    found = await client.get_acl(log)
     try:
         removals = [remove(entry_path(log, one)) for one in numbers]
-        await client.commit([*removals, remove(log), create(log, b"", found)])
+        await client.commit([*removals, remove(log), create(log, b"", acl)])
     except TransactionRefused as refused:
         if not isinstance(refused.error, zk.NotEmptyError | zk.NoNodeError):
             raise Unavailable(f"{log} is not begun anew: {type(refused.error).__name__}") from None

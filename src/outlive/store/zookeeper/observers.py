@@ -21,6 +21,7 @@ from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
 from outlive.store.observers import wanted_label
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.log import ChangeReader, Entry, Lagging, Place
+from outlive.store.zookeeper.rows import understood_row
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.store import ZooKeeperStore
@@ -59,7 +60,12 @@ class KindObserver(Generic[R]):
         client, wanted = self._store.client, wanted_label(self._selector)
         layout = await self._store.layout()
         host = wanted[1] if wanted is not None and wanted[0] == HOST_LABEL else ""
-        reader = ChangeReader(client, layout.log(self._kind, host), self._wake)
+        log = layout.log(self._kind, host)
+
+        async def make() -> None:
+            await client.ensure(log, await self._store.acl(layout.objects(self._kind)))
+
+        reader = ChangeReader(client, log, self._wake, make)
         stop_listening = client.listen(self._woken.set)
         try:
             session = client.session
@@ -124,7 +130,7 @@ class KindObserver(Generic[R]):
             del self._shown[name]
             changes.append(self._delete(name, before.uid))
             before = None
-        found = self._store.understood_row(self._kind, name, uid, raw, version, self._selector)
+        found = understood_row(self._kind, name, uid, raw, version, self._selector)
         if isinstance(found, Malformed):
             return [*changes, found]
         if found is None:

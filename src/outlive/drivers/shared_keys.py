@@ -1,0 +1,60 @@
+"""What equal servers share besides objects, wherever the store keeps it: their keys, one token, the incarnation.
+
+The first server makes the keys; every other one takes what is there, whatever is in its own directory.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
+    """The token that all servers know."""
+
+    secret: str
+    issued: datetime
+    version: str
+    """Of what has it."""
+
+
+class SharedKeys(Protocol):
+    """The shared keys of one cluster; errors of the store."""
+
+    @property
+    def place(self) -> str:
+        """Where they are, in words."""
+        ...
+
+    @property
+    def lost_remedy(self) -> str:
+        """What helps where they are gone, though the cluster has had some."""
+        ...
+
+    async def read(self, directory: Path, files: tuple[str, ...]) -> bool:
+        """Write the cluster's keys into the directory; False where it has none yet. ``BadInput`` where they are broken,
+        ``Refused`` while objects are moved here: nothing is written then."""
+        ...
+
+    async def share(self, directory: Path, files: tuple[str, ...], incarnation: str) -> None:
+        """Share the files of the directory; where another server was first, take its keys instead."""
+        ...
+
+    async def read_incarnation(self) -> str:
+        """The store's incarnation; empty where nobody has said any. ``NotFound``: the keys are gone."""
+        ...
+
+    async def write_incarnation(self, incarnation: str) -> None:
+        """Say that the store is another one now. ``NotFound``: the keys are gone."""
+        ...
+
+    async def read_token(self, file: str) -> SharedToken:
+        """The token, which is kept under the file's name. ``NotFound``; ``BadInput`` for what is broken."""
+        ...
+
+    async def replace_token(self, file: str, before: SharedToken, secret: str, now: datetime) -> None:
+        """Have another token there. ``Conflict``: another server was first."""
+        ...

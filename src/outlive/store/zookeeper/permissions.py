@@ -1,0 +1,87 @@
+"""Who may do what with which znode: two users, controllers and coordinators, by the tables of readers and writers.
+
+An ACL knows no fields. So who may write one field of a kind may write all of it here, and plain hosts are given no
+user at all: they use the API of a controller, which applies the whole table (docs/operating/zookeeper.md#acls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from kazoo.security import ACL, Id, make_acl, make_digest_acl_credential
+
+from outlive.base.errors import NotUnderstood
+from outlive.resources import KINDS, Resource
+from outlive.resources.readers import READERS
+from outlive.resources.writers import ROLES
+from outlive.store.zookeeper.access import ZooKeeperAccess
+from outlive.store.zookeeper.layout import Layout
+
+COORDINATOR: Final = "coordinator"
+SECTIONS: Final = ("objects", "names", "bumps")
+"""Where a kind has a znode of its own."""
+_READ: Final = {"read": True}
+_WRITE: Final = {"read": True, "write": True, "create": True, "delete": True}
+
+
+def digest_id(access: ZooKeeperAccess) -> str:
+    """What an ACL says of the user: the name with a digest of the password."""
+    return str(make_digest_acl_credential(access.user, access.password))
+
+
+def coordinator_reads(kind: type[Resource]) -> bool:
+    """Whether coordinators are shown anything of the kind."""
+    return COORDINATOR in READERS.get(kind, {})
+
+
+def coordinator_writes(kind: type[Resource]) -> bool:
+    """Whether coordinators write any field of the kind, or make or delete its objects."""
+    writers, names = kind.info.writers, set(ROLES[COORDINATOR])
+    return any(names & set(those) for those in (*writers.fields.values(), writers.creates, writers.deletes))
+
+
+def acls(layout: Layout, controllers: str, coordinators: str) -> Iterator[tuple[str, list[ACL]]]:
+    """The ACL of each znode that a new store begins with, which those below it take over; by ids of users."""
+
+    def rights(of_coordinators: dict[str, bool] | None) -> list[ACL]:
+        made = [make_acl("digest", controllers, all=True)]
+        if of_coordinators is not None:
+            made.append(make_acl("digest", coordinators, **of_coordinators))
+        return made
+
+    for key in (*SECTIONS, "incarnation"):
+        yield layout.base(key), rights(_READ)
+    yield layout.base("keys"), rights(None)
+    yield layout.base("schema"), rights(_WRITE)
+    for kind in KINDS.values():
+        writes, reads = coordinator_writes(kind), coordinator_reads(kind)
+        given = rights(_WRITE if writes else _READ if reads else None)
+        for section in SECTIONS:
+            yield layout.base(f"{section}.{kind.info.plural}"), given
+    yield "/", rights(_READ)
+
+
+class _Right(msgspec.Struct, frozen=True):
+    """One entry of an ACL, as it is stored."""
+
+    scheme: str
+    id: str
+    permissions: int
+
+
+def encode_acl(acl: Sequence[ACL]) -> bytes:
+    """An ACL as the data of a znode."""
+    return msgspec.json.encode([_Right(one.id.scheme, one.id.id, one.perms) for one in acl])
+
+
+def decode_acl(raw: bytes) -> tuple[ACL, ...]:
+    """The same read back; empty where anybody may do anything. ``NotUnderstood``."""
+    if not raw:
+        return ()
+    try:
+        rights = msgspec.json.decode(raw, type=list[_Right])
+    except msgspec.MsgspecError as error:
+        raise NotUnderstood(f"an ACL is broken: {error}", remedy="outlive zookeeper init writes it again") from None
+    return tuple(ACL(one.permissions, Id(one.scheme, one.id)) for one in rights)
