@@ -50,6 +50,7 @@ PARTS = (
     "network",
     "network_controller",
     "network_moves",
+    "functions",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 ROW_CELLS = 7

@@ -24,6 +24,8 @@ CLIENTS = 16
 SECONDS = 2.0
 RUNS = 5
 KILLS = 3
+HEAP_MB = 256
+"""Of each server: for that many objects."""
 WORKERS = 64
 SETTLE_S = 0.3
 
@@ -176,11 +178,13 @@ async def longest_gap(ensemble: TestEnsemble, access: ZooKeeperAccess) -> float:
 def measure() -> list[Figure]:
     """The figures of the store on ZooKeeper."""
     ensemble = TestEnsemble()
+    for one in ensemble.servers:
+        one.heap_mb = HEAP_MB
     try:
         ensemble.start()
         ours, theirs = asyncio.run(compare(ensemble.new_chroot()))
-        znodes, woken_s, listed_s = asyncio.run(wake(ensemble.new_chroot()))
         gaps = [asyncio.run(longest_gap(ensemble, ensemble.new_chroot())) for _ in range(KILLS)]
+        znodes, woken_s, listed_s = asyncio.run(wake(ensemble.new_chroot()))
     finally:
         ensemble.remove()
     median = statistics.median

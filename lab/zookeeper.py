@@ -18,6 +18,7 @@ from lab.processes import LabError, Process, run, until
 JAR: Final = Path("/usr/share/java/zookeeper.jar")
 CLASS_PATH: Final = ":".join(str(JAR.with_name(f"{name}.jar")) for name in (JAR.stem, "netty-codec", "netty-handler"))
 """Debian's package leaves out two libraries that encrypted connections need."""
+HEAP_MB: Final = 64
 TICK_MS: Final = 250
 """Sessions last 2 to 20 ticks; a leader that stands still is replaced after ``syncLimit`` of them."""
 FIRST_USER: Final = 61_000
@@ -25,7 +26,7 @@ FIRST_USER: Final = 61_000
 START_S: Final = 30.0
 WORD_S: Final = 1.0
 JAVA: Final = (
-    *("-Xmx64m", "-Xms16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+    *("-Xms16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
     *("-XX:MaxMetaspaceSize=64m", "-XX:ReservedCodeCacheSize=24m", "-Xshare:auto", "-Djava.awt.headless=true"),
     *("-Dzookeeper.admin.enableServer=false", "-Dzookeeper.preAllocSize=512", "-Dzookeeper.jmx.log4j.disable=true"),
     "-Dzookeeper.extendedTypesEnabled=true",
@@ -58,6 +59,8 @@ class ZooKeeperServer:
         self.client = client
         """The port of clients."""
         self.process = Process(folder / "server.pid")
+        self.heap_mb = HEAP_MB
+        """Memory for objects; with too little a new leader spends its first seconds on collecting garbage."""
         self.user = 0
         """As whom it runs; 0: as who started it."""
 
@@ -84,7 +87,14 @@ class ZooKeeperServer:
 
     def start(self) -> None:
         """Start it unless it runs; it serves once a majority does."""
-        command = ["java", *JAVA, "-cp", CLASS_PATH, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        command = [
+            "java",
+            f"-Xmx{self.heap_mb}m",
+            *JAVA,
+            "-cp",
+            CLASS_PATH,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        ]
         if self.user:
             run("chown", "-R", str(self.user), str(self.folder))
             command = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]

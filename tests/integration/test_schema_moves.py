@@ -22,9 +22,9 @@ from outlive.resources import Flavor, FlavorSpec, MemberRecord, Membership, Obje
 from outlive.store import Delete, Reset, Synced, Upsert
 from outlive.store.schema.state import SchemaMove, SchemaState, encode_state
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
-from outlive.store.zookeeper.client import put
 from outlive.store.zookeeper.layout import SCHEMA_PATH
 from outlive.store.zookeeper.locks import StoreLock
+from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.schema_view import SchemaView
 from outlive.store.zookeeper.tree_file import dump_tree, restore_tree
 from outlive.store.zookeeper.tree_move import TreeMover

@@ -14,16 +14,16 @@ import pytest
 import yaml
 from lab.zookeeper import free_ports
 from msgspec.structs import replace
-from tests.conformance.objects import vm, with_project
+from tests.conformance.objects import election, vm, with_project
 from tests.support.command import COMMAND, Server, environment, outlive, spawned
 from tests.support.loops import run_real
 from tests.support.zookeeper import TestEnsemble, shared_ensemble, zookeeper_store
 
 from outlive.base.errors import Forbidden, Unavailable
-from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Secret, VirtualMachine
+from outlive.resources import KINDS, Cluster, Election, Membership, ObjectMeta, Secret, VirtualMachine
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
-from outlive.store.zookeeper.client import put
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
+from outlive.store.zookeeper.requests import put
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 
@@ -186,6 +186,10 @@ def test_each_user_has_what_the_tables_give_its_role_and_nobody_else_has_anythin
             await store.create(Cluster(metadata=ObjectMeta(name="default")))
             made = await host.replace_status(replace(made, status=replace(made.status, phase="ACTIVE")))
             assert await store.get(VirtualMachine, "vm-1", fresh=True) == made
+            joined = await host.create(election("primary"))
+            await store.delete(joined.ref)  # what a coordinator has made is the controllers' as well
+            entries = (await store.client.children_many(((await store.layout()).log(Election),)))[0] or []
+            await store.client.delete_many([f"{(await store.layout()).log(Election)}/{one}" for one in entries])
             for kind in KINDS.values():
                 if coordinator_reads(kind):
                     await host.list(kind)
@@ -195,7 +199,13 @@ def test_each_user_has_what_the_tables_give_its_role_and_nobody_else_has_anythin
             keys = (await host.layout()).base("keys")
             with pytest.raises(Forbidden, match="'coord'"):
                 await host.client.get(keys)
-        for user, password in (("", ""), ("ctl", "wrong"), ("stranger", "x")):
+        later = replace(access, user="coord-2", password="c")
+        file = access_file(tmp_path / "later.yaml", later)
+        assert spawned("zookeeper", "init", "--zookeeper", files[0], "--coordinators", file).code == 0
+        async with as_user(access, "coord-2", "c") as store:
+            found = await store.get(VirtualMachine, "vm-1", fresh=True)
+            await store.replace_status(replace(found, status=replace(found.status, phase="PAUSED")))
+        for user, password in (("", ""), ("ctl", "wrong"), ("stranger", "x"), ("coord", "b")):
             async with as_user(access, user, password) as store:
                 with pytest.raises(Forbidden):
                     await store.list(VirtualMachine)

@@ -22,6 +22,7 @@ from outlive.node.ports import (
     CutPort,
     GuardPort,
     HypervisorPort,
+    LinkPort,
     MachinePort,
     PowerPort,
     StoragePort,
@@ -336,6 +337,7 @@ PORTS: Final[dict[type[Any], str]] = {
     StorageStatisticsPort: "test_storage_statistics",
     MachinePort: "test_machine",
     GuardPort: "test_guard",
+    LinkPort: "test_links",
 }
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_text,

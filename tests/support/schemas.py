@@ -12,7 +12,8 @@ import msgspec
 
 from outlive.resources import conversions
 from outlive.store.schema.documents import SchemaDocument, load_document
-from outlive.store.zookeeper.client import Found, Operation, ZooKeeperClient
+from outlive.store.zookeeper.client import Found, ZooKeeperClient
+from outlive.store.zookeeper.requests import Operation
 
 MOVED = ("memberships", "virtualmachines", "elections")
 NEXT_VERSION = "v1alpha2"

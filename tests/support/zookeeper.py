@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import shutil
-import signal
+import subprocess
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,6 +15,7 @@ from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
+from tests.support.ensemble_guardian import end_servers, guard_folder
 
 MEMORY = Path("/dev/shm")
 SESSION_S = 4.0
@@ -32,6 +32,13 @@ class TestEnsemble(ZooKeeperEnsemble):
         folder = Path(mkdtemp(prefix="outlive-zookeeper-", dir=parent))
         super().__init__(folder, count, settings=settings, sync=on_disk)
         self._numbers = itertools.count(1)
+        self._guardian: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """As every ensemble; its servers end with this process, also where that is killed."""
+        if self._guardian is None:
+            self._guardian = guard_folder(self.folder)
+        super().start()
 
     def new_chroot(self) -> ZooKeeperAccess:
         """An access to a place of its own, which is not made yet."""
@@ -43,10 +50,9 @@ class TestEnsemble(ZooKeeperEnsemble):
 
     def remove(self) -> None:
         """End all servers, and delete what they had."""
-        for one in self.servers:
-            one.process.signal(signal.SIGCONT)
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end_servers(self.folder)
+        if self._guardian is not None:
+            self._guardian.communicate()
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.conformance.objects import flavor, vm, with_phase, with_project
+from tests.conformance.objects import flavor, vm, with_meta, with_phase, with_project
 from tests.conformance.observers import Follower
 from tests.support.loops import run_real
 from tests.support.tcp_proxy import TcpProxy, proxied
@@ -25,12 +25,12 @@ from tests.torture.linearizability import linearizable
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Conflict, OutliveError, Unavailable, Unknown
 from outlive.base.random import Random
-from outlive.resources import ObjectRef, VirtualMachine
+from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
-from outlive.store import Reset, Upsert, list_all
+from outlive.store import Reset, Selector, Upsert, list_all
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
-from outlive.store.zookeeper.client import put
 from outlive.store.zookeeper.log import KEPT, ChangeReader, trim
+from outlive.store.zookeeper.requests import put
 
 pytestmark = pytest.mark.component("zookeeper")
 NAMES = ("a", "b", "c", "d")
@@ -391,6 +391,37 @@ def test_a_log_that_begins_anew_is_listed_again(ensemble: TestEnsemble) -> None:
             one = await store.replace(with_project(one, "q"))
             await patient(follower, {"vm-0": one})
             assert any(isinstance(each, Reset) for each in follower.seen)
+            await follower.close()
+
+    run_real(scene(), limit_s=LIMIT_S)
+
+
+def test_who_follows_one_host_reads_nothing_for_writes_of_others_and_sees_what_comes_and_goes(
+    ensemble: TestEnsemble,
+) -> None:
+    async def scene() -> None:
+        access = place(ensemble)
+        async with made(access) as store, opened(access, 2) as watching:
+            ours = await store.create(vm("ours", labels={HOST_LABEL: "h1"}))
+            other = await store.create(vm("other", labels={HOST_LABEL: "h2"}))
+            follower = Follower(watching.observe(VirtualMachine, selector=Selector.equal(**{HOST_LABEL: "h1"})))
+            await follower.until(lambda objects: objects == {"ours": ours})
+            await asyncio.sleep(0.2)
+            before = watching.client.reads
+            for number in range(20):
+                other = await store.replace(with_project(other, f"p{number}"))
+            ours = await store.replace(with_project(ours, "q"))
+            await follower.until(lambda objects: objects == {"ours": ours})
+            await asyncio.sleep(0.2)
+            assert watching.client.reads - before <= 5
+            other = await store.replace(with_meta(other, labels={HOST_LABEL: "h1"}))
+            await follower.until(lambda objects: objects == {"ours": ours, "other": other})
+            await store.replace(with_meta(ours, labels={HOST_LABEL: "h2"}))
+            await follower.until(lambda objects: objects == {"other": other})
+            path = (await store.layout()).object(VirtualMachine, "other", other.metadata.uid)
+            await store.client.commit([put(path, b"nonsense")])
+            await store.delete(other.ref)
+            await follower.until(lambda objects: objects == {})
             await follower.close()
 
     run_real(scene(), limit_s=LIMIT_S)

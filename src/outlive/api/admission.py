@@ -24,8 +24,10 @@ from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotF
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.network.informers import interfaces_of, networks_of
+from outlive.network.own_networks import check_beside, completed_network
 from outlive.network.pool import check_network, check_port, overlapping
 from outlive.network.views import is_down
+from outlive.node.links.host_addresses import check_system_networks
 from outlive.node.vm.requests import VmRequestCode
 from outlive.node.vm.start_order import circles
 from outlive.node.vm.states import deletion_of
@@ -71,6 +73,8 @@ NAMED: Final = 6
 def completed(obj: Resource) -> Resource:
     """The object with what its definition says written out, and labelled if it shares disks; ``Invalid`` where its
     definition is malformed."""
+    if isinstance(obj, VirtualNetwork):
+        return completed_network(obj)
     if not isinstance(obj, VirtualMachine):
         return obj
     try:
@@ -86,6 +90,11 @@ def admitted(obj: Resource) -> tuple[str, ...]:
             check_network(obj.spec) if isinstance(obj, VirtualNetwork) else check_port(obj)
         except BadInput as error:
             raise Invalid(f"{obj.kind()} {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
+    if isinstance(obj, Cluster):
+        try:
+            check_system_networks(obj.spec.system_networks)
+        except BadInput as error:
+            raise Invalid(f"Cluster {obj.name}: {error.message}", place=error.place, remedy=error.remedy) from None
     if isinstance(obj, VirtualMachine | Flavor | Reservation):
         sizes = {f"resources.{name}": amount for name, amount in obj.spec.resources.items()}
         if not isinstance(obj, Reservation):
@@ -119,6 +128,11 @@ def admitted(obj: Resource) -> tuple[str, ...]:
         errors = "; ".join(str(error) for error in admission.errors)
         raise Invalid(f"pipeline {obj.name}: {errors}", place="spec", remedy="see docs/reference/placement.md")
     return admission.warnings
+
+
+def _beside_others(network: VirtualNetwork) -> tuple[object, ...]:
+    """What of a network others may stand against."""
+    return network.spec.type, network.spec.subnets, network.spec.vni, network.spec.domain
 
 
 def definition_warnings(vm: VirtualMachine) -> tuple[str, ...]:
@@ -327,14 +341,19 @@ class Neighbours:
             self._zones[obj.name] = obj.metadata.labels.get(ZONE_LABEL, "")
 
     async def _check_overlap(self, network: VirtualNetwork) -> None:
-        """``Invalid`` for a routed network whose subnets come to overlap those of another one."""
+        """``Invalid`` for a network that comes to be one that cannot be beside another one: subnets of routed ones, and
+        of managed ones, do not overlap, and a VNI or a domain belongs to one."""
         others = {one.name: one async for one in list_all(self._store, VirtualNetwork)}
         others |= {name: one for (_, name), one in self._checked.items() if isinstance(one, VirtualNetwork)}
         before = others.pop(network.name, None)
-        now = (network.spec.type, network.spec.subnets)
-        if before is not None and (before.spec.type, before.spec.subnets) == now:
+        if before is not None and _beside_others(before) == _beside_others(network):
             return
         for other in others.values():
+            try:
+                check_beside(network, other)
+            except BadInput as error:
+                what = f"VirtualNetwork {network.name}: {error.message}"
+                raise Invalid(what, place=error.place, remedy=error.remedy) from None
             if overlapping((network, other)):
                 raise Invalid(
                     f"VirtualNetwork {network.name}: its subnets overlap those of {other.name}, and routed networks "

@@ -6,7 +6,6 @@ midway leaves whole objects, and repeating the command completes the import.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,46 +13,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml  # type: ignore[import-untyped]
 
 from outlive.base.clock import SystemClock, as_datetime
-from outlive.base.errors import BadInput, OutliveError, Usage
+from outlive.base.errors import OutliveError, Usage
 from outlive.cli.access import Access, all_objects
 from outlive.cli.commands import command, group, share_options
 from outlive.cli.coverage import level_costs_lines
 from outlive.cli.example import example_files
-from outlive.cli.output import Report, and_more, progress, table, write
+from outlive.cli.output import Report, and_more, progress, table
 from outlive.cli.settings import effective_settings
 from outlive.cli.snapshot import look
 from outlive.drivers import csv_inventory as source
 from outlive.drivers.csv_inventory import read_hosts, read_vms
 from outlive.drivers.csv_numbers import SIGNS
-from outlive.drivers.files import read_input, write_output
 from outlive.drivers.listings import read_ganeti, read_kubevirt, read_libvirt, read_proxmox, read_rvtools
 from outlive.drivers.openstack_inventory import read_openstack
 from outlive.inventory.check import ImportOptions, check_inventory, check_leaving_out
 from outlive.inventory.network_ports import KnownNetworks, plan_ports
-from outlive.inventory.node_config import fencing_lines, read_node_config
 from outlive.inventory.places import place_vms
 from outlive.inventory.plan import after, notices, plan_import
 from outlive.inventory.power_states import parse_status_map
 from outlive.inventory.records import FlavorRecord, Inventory, VmRecord
 from outlive.inventory.selection import Selection, parse_where
 from outlive.inventory.write import apply_import, read_existing
-from outlive.node.fencing.policy import VALIDATE_FENCING
 from outlive.placement.request import HYPERVISOR_TYPE
 from outlive.placement.settings import PlacementSettings
 from outlive.resources import VirtualMachine, VirtualMachinePort, VirtualNetwork
-from outlive.resources.codec import to_builtins
 from outlive.resources.documents import Problem, Problems
 from outlive.resources.reasons import render
-from outlive.runtime.config import FILE_BYTES, parse_settings
 from outlive.store import list_all
 
 if TYPE_CHECKING:
     from outlive.failover.analysis.costs import PlanCost
     from outlive.inventory.check import Existing, Wanted
-    from outlive.inventory.node_config import Imported
     from outlive.inventory.places import Landing
     from outlive.inventory.plan import ImportPlan
     from outlive.resources.reasons import Reason
@@ -163,8 +155,6 @@ share_options(
     {"place": Place, "prune": Prune, "partial": Partial, "dry_run": DryRun},
     {"place": False, "prune": False, "partial": False, "dry_run": False},
 )
-NODE_NAME = "node.yaml"
-OBJECTS_NAME = "cluster.yaml"
 UNPLACED_SHOWN = 20
 """VMs without a host that are named in the report for people."""
 
@@ -303,17 +293,24 @@ async def import_ganeti(
 
 @command(app, "node-config")
 def import_node_config(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its configuration file.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write node.yaml and cluster.yaml.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE|DIR", help="Its configuration, a dump of its tree, or a folder with both.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where to write node.yaml, cluster.yaml and networks.yaml.")
+    ],
     host: Annotated[
         str, typer.Option("--host", metavar="NAME", help="Whose node.yaml to write; otherwise this machine's.")
     ] = "",
 ) -> None:
     """Read the configuration of another node daemon, and say what has no place here. No server is asked.
 
-    Writes node.yaml for one host, and cluster.yaml with all hosts and the cluster's timing, for outlive apply.
+    Writes node.yaml for one host, and cluster.yaml with all hosts and the cluster's timing, for outlive apply; of a
+    dump of its tree, which is an object of paths in JSON or YAML, networks.yaml with the networks of VMs.
     """
-    _convert(file, out, host)
+    from outlive.cli.node_config import convert_node_config
+
+    convert_node_config(source, out, host)
 
 
 @command(app, "openstack")
@@ -524,34 +521,3 @@ def _report_lines(document: dict[str, Any]) -> list[Any]:
 
 
 _SHOWN = (("hosts", "hosts"), ("VMs", "vms"), ("flavors", "flavors"))
-
-
-# The configuration of another node daemon
-
-
-def _convert(file: Path, out: Path, host: str) -> None:
-    """Write both files, and say what has no place in them; ``host``: whose ``node.yaml``, otherwise this machine's."""
-    if not out.is_dir():
-        raise BadInput("is no directory", place=str(out), remedy="make it first")
-    values, _ = parse_settings(read_input(file, limit=FILE_BYTES), str(file))
-    found = read_node_config(values, str(file), host or os.uname().nodename)
-    result = VALIDATE_FENCING.function(found.fencing)
-    write_output(out / NODE_NAME, _yaml([found.node]))
-    write_output(out / OBJECTS_NAME, _yaml([to_builtins(one) for one in (found.cluster, *found.hypervisors)]))
-    for line in _converted_lines(found, out, fencing_lines(result)):
-        write(f"{line}\n")
-
-
-def _converted_lines(found: Imported, out: Path, timing: list[str]) -> list[str]:
-    return [
-        f"{out / NODE_NAME}: for {found.host}; outlive node join adds the server",
-        f"{out / OBJECTS_NAME}: {len(found.hypervisors)} hosts and the timing; outlive apply -f writes it",
-        f"the password of {found.user} is left out: outlive secret set ipmi",
-        *(f"doubtful: {one}" for one in (*timing, *found.warnings)),
-        *(f"left out: {one}" for one in found.dropped),
-    ]
-
-
-def _yaml(documents: list[Any]) -> bytes:
-    text: str = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
-    return text.encode()

@@ -67,7 +67,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "rebalance": Entry("rebalance", "Which VMs to move so that hosts are evenly full; --apply has them moved."),
     "drain": Entry("operator", "Empty hosts of their VMs."),
     "host": Entry("host", "Hosts: list, info, log, and which coordinator is the primary.", "app"),
-    "network": Entry("network", "Networks of VMs: check, trace, and what nodes announce for VMs that are pods.", "app"),
+    "network": Entry("network_own", "Networks of VMs: add, modify, acl, dhcp, check, trace and more.", "app"),
     "storage": Entry("storage", "Storage clusters, their daemons and pools, as the primary saw them.", "app"),
     "storage-agent": Entry(
         "storage_agent", "Have pods leave Kubernetes nodes whose DRBD volumes lost quorum: the agent, explain.", "app"

@@ -21,7 +21,7 @@ from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store, read
 from outlive.store.naming import find_vm
 
-app = group("Networks of VMs in OVN: check, trace, and what nodes announce for VMs that are pods.")
+app = group("Networks of VMs: those that hosts make, and those in OVN.")
 
 
 @command(app, "check")

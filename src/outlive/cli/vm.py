@@ -310,7 +310,7 @@ def _facts(vm: VirtualMachine, life: ClusterLiveness) -> dict[str, Any]:
         "limit": ", ".join(spec.host_limit) or "Any",
         "selector": spec.selector or "Default",
         "autostart": spec.autostart,
-        "method": spec.migration_method or "Default",
+        "method": spec.move_method or "Default",
         "downtimeMs": "Default" if spec.migration_downtime_ms is None else spec.migration_downtime_ms,
         "tags": tags_of(vm),
         "profile": vm.metadata.labels.get(PROFILE_LABEL, ""),

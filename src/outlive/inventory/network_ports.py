@@ -13,7 +13,8 @@ import msgspec
 
 from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import address_key, is_group, mac_key, parse_any, parse_mac
-from outlive.network.pool import address_problem, check_network, read_subnet, with_mask
+from outlive.network.pool import address_problem, check_network, with_mask
+from outlive.network.subnets import read_subnet
 from outlive.resources import ObjectMeta, VirtualMachine, VirtualMachinePort, VirtualNetwork
 from outlive.resources.definitions import parse
 from outlive.resources.documents import Problems

@@ -16,7 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.inventory.node_functions import read_functions
+from outlive.inventory.node_networks import read_system_networks
 from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
+from outlive.node.links.host_addresses import check_system_networks
 from outlive.resources import Cluster, ClusterSpec, FencingPolicy, FencingSpec, Hypervisor, HypervisorSpec, ObjectMeta
 from outlive.resources.cluster import CLUSTER, Timing
 from outlive.resources.consoles import CONSOLE_LINES
@@ -28,7 +31,7 @@ SECTIONS: Final = ("cluster", "timer", "fencing")
 DROPPED: Final[Mapping[str, str]] = {
     "subsystem": "what runs on a host follows from its sections",
     "cluster.name": "a cluster has no name here",
-    "cluster.networks": "networks are not looked after in this version",
+    "cluster.networks": "see section links of node.yaml and spec.systemNetworks of Cluster/default",
     "database": "the store is that of outlive up",
     "timer.monitoring_interval": "health is scored with every renewal",
     "fencing.disable_on_ipmi_failure": "a host is recovered only with proof, whatever its power controller says",
@@ -42,7 +45,7 @@ DROPPED: Final[Mapping[str, str]] = {
     "logging.log_keepalives": "figures are in HypervisorUsage",
     "logging.log_cluster_details": "see outlive status",
     "logging.log_monitoring_details": "see outlive describe hypervisor",
-    "guest_networking": "networks are not looked after in this version",
+    "guest_networking": "see section links of node.yaml",
     "ceph": "see section storage of node.yaml",
     "api": "outlive up serves the API, with tokens of its own",
     "autobackup": "backups of disks are not part of Outlive",
@@ -150,16 +153,30 @@ def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Impo
     address = str(source.required("fencing.ipmi.hostname", str))
     user = str(source.required("fencing.ipmi.username", str))
     source.required("fencing.ipmi.password", str)
+    links, system_networks = read_system_networks(source.get)
+    cluster = _cluster(source, fencing)
+    node = _node(source, short)
     imported = Imported(
         host=short,
-        node=_node(source, short),
-        cluster=_cluster(source, fencing),
+        node={**node, "links": links} if links else node,
+        cluster=_replace(cluster, spec=_replace(cluster.spec, system_networks=system_networks)),
         hypervisors=[_hypervisor(name, name in coordinators, address) for name in names],
         fencing=fencing,
         user=user,
     )
+    if functions := read_functions(source.get):
+        imported.node = {**imported.node, "links": {**imported.node.get("links", {}), "sriov": functions}}
+    try:
+        check_system_networks(system_networks)
+    except BadInput as error:
+        raise source.wrong("cluster.networks", f"cannot be: {error.message}") from None
     if len(coordinators) % 2 == 0:
         imported.warnings.append(f"{len(coordinators)} coordinators are an even number: add or take away one")
+    if links:
+        imported.warnings.append(
+            "the host's own network will be made by its daemon: leave section links out where others make it, and set "
+            "links.evpn where a routing daemon enters where VXLANs flood to"
+        )
     imported.dropped = [f"{key}: {_why(key)}" for key in _grouped(source.unread())]
     return imported
 

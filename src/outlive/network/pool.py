@@ -4,13 +4,11 @@ network or a port as its user wrote it. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from outlive.base.errors import BadInput, Invalid, LimitExceeded
 from outlive.network.addressing import (
-    TEXTS_KEPT,
     is_group,
     parse_address,
     parse_any,
@@ -18,56 +16,14 @@ from outlive.network.addressing import (
     parse_mac,
     parse_subnet,
 )
+from outlive.network.own_networks import check_own_network
+from outlive.network.subnets import IpSubnet, host_prefix, overlaps, read_cidr, read_subnet
 from outlive.resources import VirtualMachinePort, VirtualNetwork
 from outlive.resources.meta import creation_order
 from outlive.resources.networks import Subnet, VirtualNetworkSpec, port_object_name, present_type, vm_and_index
 
-HOST_PREFIXES: Final = {4: 24, 6: 64}
-"""Length of a host's part of a routed subnet where the network does not say."""
 TRIES: Final = 1 << 16
 """Addresses, or subnets, that are looked at for a free one."""
-Network = IPv4Network | IPv6Network
-
-
-@lru_cache(maxsize=TEXTS_KEPT)
-def read_cidr(text: str) -> Network:
-    """The addresses of a cidr, or a single one; ``ValueError``."""
-    return ip_network(text)
-
-
-def read_subnet(subnet: Subnet) -> Network:
-    """The addresses of a subnet; ``BadInput`` names what is wrong with it."""
-    try:
-        network = read_cidr(subnet.cidr)
-        for one in subnet.excluded:
-            read_cidr(one)
-    except ValueError as error:
-        remedy = "write subnets such as 10.44.0.0/16, with all host bits zero"
-        raise BadInput(str(error), place="spec.subnets", remedy=remedy) from None
-    length = host_prefix(subnet, network)
-    if not network.prefixlen <= length <= network.max_prefixlen:
-        remedy = f"write a length from {network.prefixlen} to {network.max_prefixlen}"
-        raise BadInput(f"hostPrefix {length} does not lie in {network}", place="spec.subnets", remedy=remedy)
-    if subnet.gateway:
-        try:
-            inside = ip_address(subnet.gateway) in network
-        except ValueError:
-            inside = False
-        if not inside:
-            remedy = "write an address of that subnet"
-            raise BadInput(f"gateway {subnet.gateway} is not in {network}", place="spec.subnets", remedy=remedy)
-    return network
-
-
-def overlaps(one: Network, other: Network) -> bool:
-    """True if they are of one family and have an address in common."""
-    return one.version == other.version and one.overlaps(other)
-
-
-def host_prefix(subnet: Subnet, network: Network) -> int:
-    """Length of the part that each host gets of it."""
-    default = min(max(HOST_PREFIXES[network.version], network.prefixlen), network.max_prefixlen)
-    return subnet.host_prefix if subnet.host_prefix is not None else default
 
 
 def check_network(spec: VirtualNetworkSpec) -> None:
@@ -85,6 +41,7 @@ def check_network(spec: VirtualNetworkSpec) -> None:
     if spec.type == "localnet" and not spec.physical_network:
         remedy = "name it as in ovn-bridge-mappings of the hosts"
         raise BadInput("a localnet network needs a physical network", place="spec.physicalNetwork", remedy=remedy)
+    check_own_network(spec, networks)
     for server in spec.dhcp.dns_servers:
         try:
             parse_address(server)
@@ -121,7 +78,7 @@ def overlapping(networks: Iterable[VirtualNetwork]) -> dict[str, str]:
     A network that is malformed has no subnets here; that is told of the network itself (``check_network``).
     """
     found: dict[str, str] = {}
-    taken: list[tuple[Network, str]] = []
+    taken: list[tuple[IpSubnet, str]] = []
     for network in sorted(networks, key=creation_order):
         if "routed" not in (network.spec.type, present_type(network)):
             continue
@@ -147,7 +104,7 @@ def parts_of_subnets(spec: VirtualNetworkSpec, parts: Iterable[str]) -> list[str
 def free_part(subnet: Subnet, taken: Iterable[str]) -> str:
     """A free part of a routed network's subnet for one more host; ``LimitExceeded``: none left."""
     network, used = read_subnet(subnet), [read_cidr(one) for one in taken]
-    parts: Iterable[Network] = network.subnets(new_prefix=host_prefix(subnet, network))
+    parts: Iterable[IpSubnet] = network.subnets(new_prefix=host_prefix(subnet, network))
     barred = [read_cidr(one) for one in subnet.excluded]
     for _, part in zip(range(TRIES), parts, strict=False):
         covered = any(one.prefixlen <= part.prefixlen and overlaps(one, part) for one in barred)

@@ -21,7 +21,16 @@ from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
-from outlive.placement.rules import AFFINITY, Peers, Verdict, companions, judge, judge_together, storage_refusal
+from outlive.placement.rules import (
+    AFFINITY,
+    Peers,
+    Verdict,
+    companions,
+    function_refusal,
+    judge,
+    judge_together,
+    storage_refusal,
+)
 from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
@@ -40,6 +49,7 @@ from outlive.recovery.model import (
 )
 from outlive.recovery.states import PROTOCOL_DECISIONS
 from outlive.recovery.without_slot import FENCE_RECOVER, LostVm, RecoverConfig, RecoverInput, recover
+from outlive.resources.functions import FreeFunction
 from outlive.resources.reasons import HoldReason, PlaceReason, PlanReason, Reason, SlotReason, Value, reason, render
 from outlive.resources.storage_places import first_lost
 from outlive.runtime.decisions import Decision
@@ -91,6 +101,8 @@ class _Planner:
         self._vms = {vm.id: vm for vm in view.vms}
         self._free = dict(view.free)
         self._peers = Peers(view.groups)
+        self._given: dict[str, dict[str, str]] = {}
+        """Host → virtual function → VM that this plan sends there."""
         """Where the others of each VM's groups are, those included for whom this plan has found a place."""
         self._targets: dict[str, str] = {}
         """VM → the host that all of its affinity group start on, where none of them is anywhere."""
@@ -325,7 +337,7 @@ class _Planner:
                 if number not in taken and self._judge(vm, usable[number].host).allowed:
                     found[at] = number
                     taken.add(number)
-                    self._peers.put(vm.id, vm.rules, (usable[number].host,))
+                    self._put(vm, usable[number].host)
                     break
         return found
 
@@ -336,12 +348,12 @@ class _Planner:
         before it, is nowhere."""
         clashing: set[tuple[int, int]] = set()
         for vm in vms:
-            self._peers.put(vm.id, vm.rules, ())
+            self._put(vm, "")
         for at, (vm, number) in enumerate(zip(vms, found, strict=True)):
-            if number is None or not vm.rules:
+            if number is None or not (vm.rules or vm.functions):
                 continue
             if self._judge(vm, usable[number].host).allowed:
-                self._peers.put(vm.id, vm.rules, (usable[number].host,))
+                self._put(vm, usable[number].host)
             else:
                 clashing.add((at, number))
         return clashing
@@ -354,7 +366,32 @@ class _Planner:
         place = self._lost_place(vm, host)
         if place is not None:
             return Verdict(refusal=storage_refusal(vm.id, host, place))
+        if vm.functions:
+            lacks = function_refusal(vm.id, host, vm.functions, self._functions(host))
+            if lacks is not None:
+                return Verdict(refusal=lacks)
         return judge(vm, host, self._peers)
+
+    def _functions(self, host: str) -> tuple[FreeFunction, ...]:
+        """The host's virtual functions, and who has them or is sent there by this plan."""
+        given = self._given.get(host, {})
+        return tuple(
+            msgspec.structs.replace(one, owner=one.owner or given.get(one.name, ""))
+            for one in self._host(host).functions
+        )
+
+    def _put(self, vm: AffectedVm, host: str) -> None:
+        """The plan sends the VM to this host and to no other; empty: to none."""
+        self._peers.put(vm.id, vm.rules, (host,) if host else ())
+        if not vm.functions:
+            return
+        for functions in self._given.values():
+            for name in [name for name, owner in functions.items() if owner == vm.id]:
+                del functions[name]
+        for need in vm.functions if host else ():
+            for one in self._host(host).functions:
+                if need.is_met_by(one.name, one.pci):
+                    self._given.setdefault(host, {})[one.name] = vm.id
 
     def _lost_place(self, vm: AffectedVm, host: str) -> str | None:
         """The place of one of its disks that the host does not reach."""
@@ -392,7 +429,7 @@ class _Planner:
         target = self._chosen(vm, vm.offers, homeless)
         if target is not None:
             against = self._judge(vm, target).against
-            self._peers.put(vm.id, vm.rules, (target,))
+            self._put(vm, target)
             found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
             return msgspec.structs.replace(found, against=against)
         if self._is_forgiven(vm):
@@ -425,7 +462,7 @@ class _Planner:
         return refused and vm.assigned not in vm.avoid and may_start
 
     def _asked_again(self, vm: AffectedVm) -> Action:
-        self._peers.put(vm.id, vm.rules, (vm.assigned,))
+        self._put(vm, vm.assigned)
         return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:

@@ -96,6 +96,7 @@ from outlive.resources.meta import (
 )
 from outlive.resources.networks import (
     Announcement,
+    DhcpLease,
     PortMove,
     VirtualMachinePort,
     VirtualMachinePortSpec,
@@ -182,6 +183,7 @@ KINDS: dict[str, type[Resource]] = {
         Coverage,
         DecisionRecord,
         Descheduling,
+        DhcpLease,
         Election,
         Event,
         Fault,

@@ -8,6 +8,14 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
+from outlive.resources.functions import (
+    CARDS_LIMIT,
+    FUNCTIONS_LIMIT,
+    FreeFunction,
+    PhysicalFunction,
+    VirtualFunction,
+    VirtualFunctionSettings,
+)
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most, condition, lasts
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
@@ -26,6 +34,14 @@ def observed_condition(host: Hypervisor) -> Condition | None:
     """What the server wrote of a host that it does not hear of; ``None``: nothing."""
     found = condition(host.status.conditions, READY)
     return found if found is not None and found.reason in OBSERVED.values() and found.status != "True" else None
+
+
+def free_functions(host: Hypervisor) -> tuple[FreeFunction, ...]:
+    """The virtual functions of the host, and who has each of them or gets it."""
+    return tuple(
+        FreeFunction(name=one.name, pci=one.pci, owner=one.used_by or one.reserved_by)
+        for one in host.status.virtual_functions
+    )
 
 
 def bad_condition(host: Hypervisor) -> str:
@@ -156,6 +172,8 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     """Whether the host is to be emptied, and takes no new VMs."""
     chassis: str = ""
     """Name of its chassis in OVN; empty: the one of the host's name, or whose host name it is."""
+    virtual_functions: dict[str, VirtualFunctionSettings] = {}
+    """Virtual function → how its daemon programs it, at every start and change; one that is absent stays as it is."""
     quarantine_release: Annotated[str, Meta(max_length=200)] = ""
     """An operator changes it to let the host out of quarantine (``outlive host release``)."""
 
@@ -331,6 +349,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     chassis: str | None = None
     """Name of its chassis in OVN, as its own Open vSwitch has it; empty: the host runs no OVN; absent: it does not
     say."""
+    networks: Annotated[dict[str, str], at_most(4096)] | None = None
+    """Bridged and managed networks → why the host has not made them; empty: it has. Absent: it makes none."""
+    bridges: Annotated[dict[str, str], at_most(8)] = {}
+    """System network → the bridge that the host is on it by; none where it makes none."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
@@ -350,6 +372,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Absent: it does well, or nobody says."""
     storage_lost: StorageLoss | None = None
     """Absent: storage serves all VMs here, or nobody says."""
+    physical_functions: Annotated[tuple[PhysicalFunction, ...], at_most(CARDS_LIMIT)] = ()
+    """Cards that its configuration divides into virtual functions."""
+    virtual_functions: Annotated[tuple[VirtualFunction, ...], at_most(FUNCTIONS_LIMIT)] = ()
+    """Virtual functions of these cards, and the VMs that have them."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``kvm.cloud.sap``, ``daemon``."""
     source_name: str = ""
@@ -385,8 +411,12 @@ _OF_ITS_DAEMON: Final = (
     "status.evicted",
     "status.domainState",
     "status.chassis",
+    "status.physicalFunctions",
+    "status.virtualFunctions",
     "status.storageAddress",
     "status.addresses",
+    "status.networks",
+    "status.bridges",
     "status.keyIds",
     "status.recoveryTimeObjectiveS",
     "status.degrading",
@@ -506,6 +536,27 @@ class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
     """When it was written last, by the host's clock."""
 
 
+class InterfaceRates(Part, frozen=True, kw_only=True):
+    """What a card received and sent each second, and its state."""
+
+    received_bits: int = 0
+    """Bits a second that arrived."""
+    received_packets: int = 0
+    """Packets a second that arrived."""
+    sent_bits: int = 0
+    """Bits a second that left."""
+    sent_packets: int = 0
+    """Packets a second that left."""
+    total_bits: int = 0
+    """Both directions together."""
+    total_packets: int = 0
+    """Both directions together."""
+    speed_mbps: int = 0
+    """Megabits a second of the cable; 0: the card does not say."""
+    state: str = ""
+    """``up``, ``down`` and others, as the kernel says."""
+
+
 class HostUsage(Part, frozen=True, kw_only=True):
     """One sample of a host's figures."""
 
@@ -526,6 +577,8 @@ class HostUsage(Part, frozen=True, kw_only=True):
     guests: dict[str, Amounts] = {}
     """What each VM that runs here uses: processors over the last interval, memory of its process now, and bytes a
     second that its disks (``diskRead``, ``diskWritten``) and interfaces (``netReceived``, ``netSent``) moved."""
+    interfaces: Annotated[dict[str, InterfaceRates], at_most(256)] = {}
+    """What each card of a host that makes its own links received and sent over the last interval."""
     stale: tuple[str, ...] = ()
     """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}

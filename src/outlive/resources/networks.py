@@ -14,19 +14,31 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most
+from outlive.resources.meta import Condition, KindInfo, Part, Quota, Resource, Writers, at_most
 
 NetworkType = Literal["routed", "layer2", "localnet", "bridged", "managed"]
 IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet"})
 """Types that the network controller programs; hosts make the others themselves."""
+MADE_BY_HOSTS: Final[frozenset[NetworkType]] = frozenset({"bridged", "managed"})
+"""Types that hosts make themselves."""
 PortMode = Literal["shared", "twin"]
 PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
+_BRIDGE: Final = re.compile(r"<source\b[^<>]*?\bbridge\s*=\s*['\"](vmbr[0-9]{1,8})['\"]", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
 MacText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"})]
 """A MAC address as users write it. Decoding takes any text: a port that the store has already stays readable."""
+
+
+class DhcpRange(Part, frozen=True, kw_only=True):
+    """Addresses that the DHCP server of a managed network gives to guests without a reservation."""
+
+    start: str = ""
+    """The first of them; of IPv6 none is written, as guests make theirs themselves or get one of the whole subnet."""
+    end: str = ""
+    """The last of them."""
 
 
 class Subnet(Part, frozen=True, kw_only=True):
@@ -40,6 +52,8 @@ class Subnet(Part, frozen=True, kw_only=True):
     """Address that guests send to for what is elsewhere; on a routed network each host's first address is."""
     excluded: Annotated[tuple[str, ...], at_most(64)] = ()
     """Addresses, and subnets, that no port is given."""
+    dhcp: DhcpRange | None = None
+    """On a managed network: what its DHCP server gives; absent: it serves none of this family."""
 
 
 class NetworkDhcp(Part, frozen=True, kw_only=True):
@@ -52,6 +66,30 @@ class NetworkDhcp(Part, frozen=True, kw_only=True):
     one of the host where the VM was born."""
     dns_servers: Annotated[tuple[str, ...], at_most(8)] = ()
     """Addresses of name servers; the last one of each family is given."""
+
+
+class DhcpReservation(Part, frozen=True, kw_only=True):
+    """An address that a managed network keeps for one interface."""
+
+    mac: MacText
+    """MAC address of the interface."""
+    address: str
+    """Address that it is given, of one of the network's subnets."""
+    hostname: str = ""
+    """Name that the network's name server answers with this address; empty: as the guest says."""
+
+
+class FirewallRule(Part, frozen=True, kw_only=True):
+    """A rule of a managed network for what is routed to or from it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    """What people call the rule; no other rule of the network has the same name, in either direction."""
+    direction: Literal["in", "out"]
+    """``in``: for what is sent to the network from elsewhere; ``out``: for what leaves it."""
+    order: Annotated[int, Meta(ge=0)] = 0
+    """Rules of a direction are tried from the smallest on."""
+    rule: Annotated[str, Meta(min_length=1, max_length=1000)]
+    """The rule as nftables has it, without chain, such as ``tcp dport 22 accept``."""
 
 
 class VirtualNetworkSpec(Part, frozen=True, kw_only=True):
@@ -77,6 +115,17 @@ class VirtualNetworkSpec(Part, frozen=True, kw_only=True):
     """On a localnet network: its VLAN there; 0: untagged."""
     host_labels: Annotated[dict[str, str], at_most(64)] = {}
     """Labels of the hosts that it reaches; empty: all. VMs with a port on it are placed on no other host."""
+    vni: Annotated[int, Meta(ge=0, le=16_777_215)] = 0
+    """On a bridged network its VLAN, on a managed one its VXLAN network identifier; no other network of its type has
+    the same. 0: it is of another type."""
+    domain: Annotated[str, Meta(max_length=200)] = ""
+    """On a managed network: DNS domain of its guests; empty: ``<name>.local``."""
+    name_servers: Annotated[tuple[str, ...], at_most(8)] = ()
+    """On a managed network: names of the name servers of its domain, as the world sees them."""
+    reservations: Annotated[tuple[DhcpReservation, ...], at_most(4096)] = ()
+    """On a managed network: addresses that are kept for interfaces."""
+    rules: Annotated[tuple[FirewallRule, ...], at_most(1000)] = ()
+    """On a managed network: what its firewall lets pass beside its own services, in order for each direction."""
 
 
 class VirtualNetworkStatus(Part, frozen=True, kw_only=True):
@@ -88,6 +137,8 @@ class VirtualNetworkStatus(Part, frozen=True, kw_only=True):
     """On a routed network: host → the subnets that it was given; they stay its own until the host is removed."""
     ports: int = 0
     """Ports that are on it."""
+    mtu: int = 0
+    """On a bridged or managed network: the MTU that hosts give it; 0: none has made it yet."""
     conditions: Annotated[tuple[Condition, ...], at_most(16)] = ()
     """``Programmed``: whether OVN has its switches and routers."""
 
@@ -99,12 +150,17 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
         plural="virtualnetworks",
         short_names=("ovnet",),
         writers=Writers(
-            fields={"spec": ("users", "import"), "status": ("network",)},
+            fields={
+                "spec": ("users", "import"),
+                "status": ("network",),
+                "status.mtu": ("primary",),
+            },
             creates=("users", "import"),
             deletes=("users", "import"),
         ),
         columns=(
             ("Type", ".spec.type", 0),
+            ("VNI", ".spec.vni", 1),
             ("Ports", ".status.ports", 0),
             ("Programmed", ".status.conditions[?(@.type=='Programmed')].status", 0),
             ("Message", ".status.conditions[?(@.type=='Programmed')].message", 1),
@@ -117,6 +173,41 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
     def reaches(self, labels: dict[str, str]) -> bool:
         """Whether a host with these labels is on it."""
         return all(labels.get(key) == value for key, value in self.spec.host_labels.items())
+
+
+class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
+    """``DhcpLease/<network>.<MAC with dashes>``: an address that the DHCP server of a managed network gave. One
+    document."""
+
+    info: ClassVar[KindInfo] = KindInfo(
+        plural="dhcpleases",
+        short_names=("olease",),
+        halves=False,
+        quota=Quota(objects=200_000, mebibytes=64),
+        writers=Writers(
+            fields={"": ("primary",)}, creates=("primary",), deletes=("primary", "users"), labels="refused"
+        ),
+        columns=(
+            ("Network", ".network", 0),
+            ("MAC", ".mac", 0),
+            ("Address", ".address", 0),
+            ("Hostname", ".hostname", 0),
+            ("Expires", ".expiresAt", 0),
+        ),
+    )
+
+    network: str
+    """Name of the ``VirtualNetwork``."""
+    mac: MacText
+    """MAC address of the interface that has it."""
+    address: str
+    """Address that the interface has been given."""
+    hostname: str = ""
+    """As the guest calls itself; empty: it does not say."""
+    client_id: Annotated[str, Meta(max_length=1000)] = ""
+    """Identifier that the guest sent; empty: none."""
+    expires_at: datetime | None = None
+    """When it ends unless the guest renews it; absent: never."""
 
 
 class VirtualMachinePortSpec(Part, frozen=True, kw_only=True):
@@ -249,6 +340,21 @@ def vm_and_index(name: str) -> tuple[str, int]:
 def present_network(port: VirtualMachinePort) -> str:
     """The network that a port is on."""
     return port.status.network or port.spec.network
+
+
+def bridge_name(vni: int) -> str:
+    """The bridge of a network that hosts make, to which its VMs are attached."""
+    return f"vmbr{vni}"
+
+
+def bridges_in(definition: str) -> tuple[str, ...]:
+    """The bridges of such networks that a definition attaches its VM to."""
+    return tuple(dict.fromkeys(_BRIDGE.findall(definition))) if "vmbr" in definition else ()
+
+
+def is_made_by_hosts(network: VirtualNetwork) -> bool:
+    """True for a bridged or managed network with a VNI; bridged ones without are made by whoever runs the hosts."""
+    return network.spec.type in MADE_BY_HOSTS and network.spec.vni > 0
 
 
 def present_type(network: VirtualNetwork) -> NetworkType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,13 +25,22 @@ from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
+from outlive.node.functions.reconciler import FunctionReconciler
+from outlive.node.functions.settings import SriovDevice
 from outlive.node.host_log import HostLogWriter
+from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
+from outlive.node.links.mtus import NetworkMtus
+from outlive.node.links.traffic import TrafficMeter
+from outlive.node.links.vm_ports import BridgedPorts
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
     CutPort,
+    FunctionPort,
     GuardPort,
     HypervisorPort,
+    LinkNotes,
+    LinkPort,
     MachinePort,
     NetworkPort,
     NoNetworks,
@@ -43,7 +52,7 @@ from outlive.node.primary import Duty, Primary, PrimaryElector
 from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine, VirtualNetwork
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -69,6 +78,23 @@ class ClusterKeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HostFunctions:
+    """Virtual functions of a host's cards, where its daemon makes them."""
+
+    port: FunctionPort
+    devices: tuple[SriovDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostLinks:
+    """A host's own network, where its daemon makes it."""
+
+    port: LinkPort
+    notes: LinkNotes
+    settings: LinkSettings
+
+
+@dataclass(frozen=True, slots=True)
 class NodePorts:
     """The outside, as the daemon and the fencer need it."""
 
@@ -84,6 +110,10 @@ class NodePorts:
     """Absent: this host never opens secrets."""
     network: NetworkPort | None = None
     """Networks of virtual machines, where a controller programs them."""
+    functions: HostFunctions | None = None
+    """Absent: no card of this host is touched."""
+    links: HostLinks | None = None
+    """Absent: somebody else makes the host's own network, and nothing of it is touched."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
@@ -137,10 +167,16 @@ class NodeRole:
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
         self._going_down = False
+        self._link_networks: Informer[VirtualNetwork] = Informer(
+            store, VirtualNetwork, clock=clock, random=random.fork("informer of networks")
+        )
+        self._links = self._link_reconciler()
         self._primary: Primary | None = None
         """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
         self.lease = self.daemon.shared.lease
+        if self._links is not None:
+            self._links.changed = self.daemon.reporter.notify
         gauges = DaemonGauges(self.daemon.shared.lease, self.daemon.shared.domains, self.faults, clock)
         self.metrics.register_collector(gauges.collect)
 
@@ -162,6 +198,8 @@ class NodeRole:
                 if (credentials := self._ports.credentials) is not None:
                     renewer = self._renewer(credentials)
                     tasks.append(group.create_task(self.daemon.keep("credentials", renewer.run), name="credentials"))
+                for name, part in self._link_parts():
+                    tasks.append(group.create_task(self.daemon.keep(name, part), name=name))
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():
@@ -182,6 +220,23 @@ class NodeRole:
         except BaseExceptionGroup as errors:
             first = next((one for one in leaves(errors) if isinstance(one, Refused)), None)
             raise first or next(leaves(errors)) from errors
+
+    def _link_parts(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """What makes the host's own network; it runs before the host has joined, which may need it."""
+        links, shared = self._links, self.daemon.shared
+        if links is None or shared.traffic is None:
+            return []
+        mtus = NetworkMtus(self._store, links, self._link_networks, lambda: self._is_primary, self._clock)
+        return [
+            ("networks", self._link_networks.run),
+            ("links", links.run),
+            ("mtus", mtus.run),
+            ("traffic", shared.traffic.run),
+        ]
+
+    @property
+    def _is_primary(self) -> bool:
+        return self._primary is not None and self._primary.elector.is_leader
 
     async def _enter(self) -> None:
         await self.daemon.enter()
@@ -328,6 +383,7 @@ class NodeRole:
 
     def _daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
+        links = ports.links
         informer = Informer(
             store,
             VirtualMachine,
@@ -356,9 +412,43 @@ class NodeRole:
             networks=self._networks,
             statistics=ports.statistics,
             consoles=ports.consoles,
-            network=ports.network or NoNetworks(),
+            network=self._network_port(),
+            links=self._links,
+            traffic=TrafficMeter(links.port, clock, round(float(settings.usage))) if links is not None else None,
         )
-        return Daemon(shared, self._random.fork("workers"), self._newcomer)
+        functions = None
+        if ports.functions is not None:
+            functions = FunctionReconciler(shared, ports.functions.port, ports.functions.devices)
+            shared.functions = functions
+        return Daemon(shared, self._random.fork("workers"), self._newcomer, functions=functions)
+
+    def _link_reconciler(self) -> LinkReconciler | None:
+        links = self._ports.links
+        if links is None:
+            return None
+        return LinkReconciler(
+            self._store,
+            links.port,
+            LinkMemoryKeeper(links.notes),
+            links.settings,
+            self._link_networks,
+            host=self.host,
+            labels=self._own_labels,
+            guard_timeout_s=lambda: self.daemon.shared.desired.profile.guard_timeout_s,
+            cluster_address=self._networks.get("cluster", ""),
+            faults=self.faults,
+            decisions=self.decisions,
+            clock=self._clock,
+        )
+
+    def _network_port(self) -> NetworkPort:
+        """Networks of virtual machines, whoever makes them."""
+        others, links = self._ports.network or NoNetworks(), self._links
+        return others if links is None else BridgedPorts(self._store, self.host, lambda: links.made, others)
+
+    def _own_labels(self) -> dict[str, str]:
+        found = self.daemon.shared.desired.hypervisor
+        return found.metadata.labels if found is not None else {}
 
     async def _check_profile(self) -> None:
         """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.

@@ -417,7 +417,9 @@ class UpRole:
             objects.add_metric([plural], count)
             size.add_metric([plural], size_bytes)
         refused = CounterMetricFamily(
-            "store_refusals", "Requests that the API server refused or did not answer", labels=["verb", "code"]
+            "store_refusals",
+            "Requests that the store's servers refused or did not answer",
+            labels=["verb", "code"],
         )
         for labels, times in sorted(self._troubles.counts.items()) if self._troubles is not None else ():
             refused.add_metric(list(labels), times)

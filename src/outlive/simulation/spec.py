@@ -19,8 +19,17 @@ from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
-from outlive.resources.networks import IN_OVN, NetworkDhcp, NetworkType, PortMode, Subnet
+from outlive.resources.networks import (
+    IN_OVN,
+    DhcpReservation,
+    FirewallRule,
+    NetworkDhcp,
+    NetworkType,
+    PortMode,
+    Subnet,
+)
 from outlive.resources.policies import (
     AffinityPolicy,
     AffinityRule,
@@ -136,6 +145,8 @@ class HostSpec(_Host, frozen=True, kw_only=True):
     domains: dict[str, str] = {}
     """Further failure domains, such as ``power: feed-1``."""
     mode: Mode = "hypervisor"
+    functions: dict[str, Annotated[int, msgspec.Meta(ge=0, le=256)]] = {}
+    """Network card → virtual functions that its daemon has it make."""
 
 
 class HostsSpec(_Host, frozen=True, kw_only=True):
@@ -192,6 +203,8 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     shared_disks: tuple[str, ...] = ()
+    functions: tuple[FunctionNeed, ...] = ()
+    """Its interfaces that are virtual functions of its host's cards."""
     console_secret: str = ""
     ports: tuple[str, ...] | None = None
     """Absent: one port, named after the VM, and one for each further network."""
@@ -224,6 +237,11 @@ class NetworkEntry(FromFile, frozen=True, kw_only=True):
     dhcp: NetworkDhcp = NetworkDhcp()
     physical_network: str = "physnet"
     vlan: int = 0
+    vni: int = 0
+    domain: str = ""
+    name_servers: tuple[str, ...] = ()
+    reservations: tuple[DhcpReservation, ...] = ()
+    rules: tuple[FirewallRule, ...] = ()
 
 
 class WorldSpec(FromFile, frozen=True, kw_only=True):
@@ -251,6 +269,8 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
+    zookeeper: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
+    """So many servers of ZooKeeper keep the store; 0: what keeps it does not fail by itself."""
     primary_role: bool = False
     """Whether coordinators stand for the role of the primary."""
     daemons: bool = True

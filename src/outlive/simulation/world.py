@@ -17,6 +17,7 @@ from outlive.base.clock import Clock, LoopClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
+from outlive.node.functions.settings import SriovDevice
 from outlive.node.liveness import sight_without_server
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
@@ -24,11 +25,12 @@ from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine, Vir
 from outlive.resources.codec import convert
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
-from outlive.roles.node import NodePorts, NodeRole
+from outlive.roles.node import HostFunctions, NodePorts, NodeRole
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
+from outlive.simulation.ensemble import Ensemble
 from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
@@ -46,7 +48,7 @@ from outlive.simulation.process import Process, go
 from outlive.simulation.programs import ControllerRole, SimDuty
 from outlive.simulation.setup import already_running, fabric_ports, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn
-from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote
+from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote, with_lag
 from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
 
@@ -91,6 +93,15 @@ class World:
         self.controllers: dict[str, Service] = {}
         self.rates = QUIET
         self.store_down = False
+        self.ensemble: Ensemble | None = None
+        """Servers of ZooKeeper below the store, where there are any."""
+        if spec.zookeeper:
+            self.ensemble = Ensemble(
+                spec.zookeeper,
+                self.clock,
+                self.reach_store,
+                lambda work: self.start_task(work, name="ensemble settles"),
+            )
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
@@ -302,9 +313,10 @@ class World:
                 self._connect(name, way)
 
     def _connect(self, host: str, way: Way) -> None:
-        up = not self.store_down
+        up = not self.store_down and (self.ensemble is None or self.ensemble.serves(host))
         way.latency_s = self.spec.latency_s + max(self.slow.get(host, 0.0), self.slow.get("", 0.0))
-        way.faults.network.rates = self.rates
+        lag_s = self.ensemble.lag_s(host) if self.ensemble is not None else 0.0
+        way.faults.network.rates = with_lag(self.rates, lag_s)
         way.set(
             sends=up and self.networks.sends(Segment.STORE, host), hears=up and self.networks.hears(Segment.STORE, host)
         )
@@ -321,6 +333,7 @@ class World:
             storage=storage,
             power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
             cut=None if self.spec.cuts == "none" else storage,
+            functions=_functions(host),
         )
         shown = partial(
             TokenStore,
@@ -514,3 +527,9 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
+
+
+def _functions(host: SimHost) -> HostFunctions | None:
+    """Virtual functions of its cards, as its configuration names them."""
+    devices = tuple(SriovDevice(device=name, count=count) for name, count in host.spec.functions.items())
+    return HostFunctions(host.cards, devices) if devices else None

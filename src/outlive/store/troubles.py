@@ -1,4 +1,4 @@
-"""What an API server refuses: every refusal is counted, and one that lasts is a fault.
+"""What an API server or an ensemble refuses: every refusal is counted, and one that lasts is a fault.
 
 Answers that belong to the work (no such object, another version, a name that is taken, an object that is wrong) are no
 trouble. Any other error of a request to a kind is, until one like it succeeds. A single one says little: it counts as

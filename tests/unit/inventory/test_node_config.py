@@ -87,6 +87,12 @@ def test_a_whole_configuration() -> None:
         },
         "node": {"shutdownLimit": "120s", "memMeans": "provisioned"},
         "log": {"level": "debug", "file": "/var/log/pvc/outlive-node.log"},
+        "links": {
+            "systemNetworks": {
+                name: {"device": "bond0", "address": "by-id", "mtu": 9000}
+                for name in ("upstream", "cluster", "storage")
+            }
+        },
     }
     assert [(one.name, one.spec.mode, one.spec.fencing.address) for one in found.hypervisors] == [
         ("hv1", "coordinator", "hv1-bmc.example"),
@@ -98,7 +104,8 @@ def test_a_whole_configuration() -> None:
     assert (timing.renew_s, timing.silence_s, timing.throws, timing.throw_s) == (5, 30, 6, 5)
     assert (timing.guard_timeout_s, timing.watchdog_s) == (15, 15)
     assert found.cluster.spec.default_selector == "vcpus"
-    assert found.warnings == []
+    (warning,) = found.warnings
+    assert "the host's own network will be made by its daemon" in warning
 
 
 @pytest.mark.parametrize(("given", "lines"), [(500, 500), (0, 0), (10**9, 100_000), (-1, 0)])
@@ -216,3 +223,17 @@ def test_validate_fencing(
     result = validate_fencing(FencingConfigInput(**{**INPUT, **changes}))
     assert (result.errors, result.warnings) == (errors, warnings)
     assert (result.safe_after, result.earliest_recovery) == (safe_after, earliest)
+
+
+def test_virtual_functions_come_along_where_they_are_enabled() -> None:
+    """A card is called ``phy`` or ``device`` there."""
+    devices = [{"phy": "enp1s0f0", "vfcount": 8, "mtu": 9000}, {"device": "enp1s0f1", "vfcount": 4}]
+    networking = {"bridge_device": "bond0", "sriov_enable": True, "sriov_device": devices}
+    assert read(guest_networking=networking).node["links"]["sriov"] == [
+        {"device": "enp1s0f0", "count": 8, "mtu": 9000},
+        {"device": "enp1s0f1", "count": 4},
+    ]
+    assert "sriov" not in read(guest_networking={**networking, "sriov_enable": False}).node.get("links", {})
+    bad = {**networking, "sriov_device": [{"phy": "enp1s0f0", "vfcount": "many"}]}
+    with pytest.raises(BadInput, match=r"guest_networking.sriov_device\[0\] cannot be"):
+        read(guest_networking=bad)

@@ -188,6 +188,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "peers": [{"name": "hv2"}],
     },
     "lifecycle.shutdown": {"flush_active": True, "primary": True, "node_count": 3, "reason": "signal"},
+    "addr.plan": {"hostname": "hv1", "network": "10.0.0.0/24", "floating": "10.0.0.9", "selection": "by-id"},
+    "net.mtu": {"type": "managed", "requested": "9000", "cluster_mtu": 1500},
+    "links.plan": {
+        "wanted": {
+            "bridges": [{"bridge": "brcluster", "device": "eth0", "addresses": ["10.0.0.1/24"]}],
+            "bridgeOf": {"cluster": "brcluster"},
+            "networks": [{"network": "blue", "type": "managed", "vni": 7, "mtu": 1450, "lower": "brcluster"}],
+        },
+        "found": {"links": [{"name": "eth0", "up": True, "addresses": ["10.0.0.2/24"]}]},
+    },
+    "links.confirm": {"answered": False, "sinceS": 3, "limitS": 10},
     "console.tail": {"chunks_hex": ["6f6e650a", "74776f"], "lines": 1, "max_bytes": 99},
     "vm.start_order": {
         "vm": "app",

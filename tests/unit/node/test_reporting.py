@@ -121,6 +121,8 @@ class Host:
             storage=SimpleNamespace(address=lambda: ""),
             networks={},
             network=self.network,
+            links=None,
+            traffic=None,
             losses=StorageLosses(),
             informer=nobody,
             clock=self.clock,

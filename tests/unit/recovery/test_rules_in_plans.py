@@ -21,6 +21,7 @@ from outlive.recovery.model import (
 )
 from outlive.recovery.plan import plan_recovery
 from outlive.resources import AffinityRule
+from outlive.resources.functions import FreeFunction, FunctionNeed
 from outlive.resources.reasons import HoldReason, PlaceReason
 
 Groups = dict[AffinityRule, dict[str, tuple[str, ...]]]
@@ -201,3 +202,37 @@ def test_no_hard_rule_is_broken_and_nobody_is_held_where_a_place_breaks_none(
         own = [one.host for one in slots if vm.id in one.members and one.name not in taken]
         own += [host for host in vm.offers or () if booked[host] + 4 <= room]
         assert all(broken(vm, host, placed, vms, groups) for host in own), (vm.id, own)
+
+
+NIC = FunctionNeed(name="eth0v0")
+
+
+def with_functions(*vms: AffectedVm, slots: tuple[SlotState, ...] = (), **owners: str) -> RecoveryPlan:
+    """``owners``: hosts that have the function, and who has it there."""
+    functions = {host: (FreeFunction(name="eth0v0", pci="", owner=owner),) for host, owner in owners.items()}
+    hosts = (*(HostState(name=name, functions=functions.get(name, ())) for name in HOSTS),)
+    dead = HostState(name="dead", health=HostHealth.DEAD)
+    free = dict.fromkeys(HOSTS, Free(cpu_milli=9, memory_bytes=9))
+    return plan_recovery(RecoveryView(vms=vms, slots=slots, hosts=(*hosts, dead), free=free))
+
+
+def test_vm_goes_where_its_virtual_function_is_free_and_nowhere_else():
+    vm = lost("a", functions=(NIC,))
+    assert where(with_functions(vm, h1="b", h3="")) == {"a": "h3"}
+    assert where(with_functions(vm, h2="a")) == {"a": "h2"}
+    held = only(with_functions(vm, h1="b"))
+    assert held.kind is ActionKind.HOLD
+    assert "virtual function eth0v0" in held.message.text
+
+
+def test_slot_on_a_host_whose_function_is_taken_is_not_used():
+    slots = (slot("s1", "h1", "a"), slot("s2", "h2", "a"))
+    assert where(with_functions(lost("a", functions=(NIC,)), slots=slots, h1="b", h2="")) == {"a": "h2"}
+
+
+@pytest.mark.parametrize("in_slots", [True, False])
+def test_one_plan_sends_no_two_vms_to_the_same_function(in_slots: bool):
+    vms = (lost("a", functions=(NIC,)), lost("b", functions=(NIC,)))
+    slots = (slot("s1", "h1", "a"), slot("s2", "h1", "b")) if in_slots else ()
+    found = where(with_functions(*vms, slots=slots, h1="", h4=""))
+    assert sorted(found.values()) == ["h1", "h4"]

@@ -15,11 +15,23 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-from outlive.resources.cluster import ClusterSchema, Pause, SchemaHold, SchemaStep, SchemaWish
-from outlive.resources.hosts import HostDeath, HostSchema, Quarantine, StorageLoss
+from outlive.resources.cluster import ClusterSchema, Pause, SchemaHold, SchemaStep, SchemaWish, SystemNetwork
+from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
+from outlive.resources.hosts import HostDeath, HostSchema, InterfaceRates, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
+
+SETTINGS = VirtualFunctionSettings(
+    vlan=7,
+    vlan_qos=3,
+    tx_rate_min=10,
+    tx_rate_max=100,
+    spoof_check=True,
+    link_state="enable",
+    trust=True,
+    query_rss=True,
+)
 
 _OTHERS: tuple[r.Resource, ...] = (
     r.Cluster(
@@ -73,6 +85,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             ),
             default_selector="load",
             primary=r.PrimaryRequest(id="i", verb="primary", host="kvm-1"),
+            system_networks={"cluster": SystemNetwork(cidr="10.0.0.0/24", floating="10.0.0.250", gateway="10.0.0.1")},
             confirmed_incarnation="i",
             schema=SchemaWish(to=2, exclude=("kvm-9",)),
         ),
@@ -184,6 +197,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             drain=True,
             quarantine_release="w",
             chassis="c1",
+            virtual_functions={"eth0v0": SETTINGS},
         ),
         status=r.HypervisorStatus(
             capacity=AMOUNTS,
@@ -207,6 +221,8 @@ _OTHERS: tuple[r.Resource, ...] = (
             lost="h1.3.abc",
             storage_address="10.64.0.1",
             chassis="kvm-1",
+            networks={"blue": "", "red": "device vmbr71 is there already"},
+            bridges={"cluster": "brcluster"},
             rehearsed="ok",
             rehearsed_seq=7,
             power_answer_s=5.0,
@@ -221,6 +237,21 @@ _OTHERS: tuple[r.Resource, ...] = (
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
             schema=HostSchema(active=1, latest=2),
+            physical_functions=(PhysicalFunction(name="eth0", vf_count=4, mtu=9000, message="m"),),
+            virtual_functions=(
+                VirtualFunction(
+                    name="eth0v0",
+                    physical_function="eth0",
+                    pci="0000:01:10.0",
+                    mac="52:54:00:00:00:01",
+                    phys_mac="52:54:00:00:00:02",
+                    mtu=9000,
+                    used_by="vm-1",
+                    reserved_by="vm-2",
+                    settings=SETTINGS,
+                    message="m",
+                ),
+            ),
             source="import",
             source_name="KVM_1",
             observed_at=MOMENT,
@@ -237,6 +268,18 @@ _OTHERS: tuple[r.Resource, ...] = (
             running=3,
             present=("vm-1", "vm-2"),
             guests={"vm-1": AMOUNTS},
+            interfaces={
+                "eth0": InterfaceRates(
+                    received_bits=1,
+                    received_packets=2,
+                    sent_bits=3,
+                    sent_packets=4,
+                    total_bits=4,
+                    total_packets=6,
+                    speed_mbps=1000,
+                    state="up",
+                )
+            },
             stale=("domains",),
             scores={"disk": 20, "store": 100},
             slopes={"disk": -30.0},
@@ -405,6 +448,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             power_state="stopped",
             disks=("d",),
             ports=("p",),
+            functions=(FunctionNeed(name="eth0v0", kind="hostdev", pci="0000:01:10.0", mac="52:54:00:00:00:01"),),
             shared_disks=("d",),
             console_secret="console-web",
             disk_cache="directsync",
@@ -440,6 +484,7 @@ _OTHERS: tuple[r.Resource, ...] = (
                 attempts=1,
                 prior_home="h1",
                 new_home="h1",
+                functions=("eth0v0",),
                 listens="h2:49152",
                 declined="run-1",
                 reason="r",
@@ -518,6 +563,7 @@ SMALL: tuple[r.Resource, ...] = (
     r.Descheduling(
         spec=r.DeschedulingSpec(ref="vm-1", ref_type="novaServerUUID", prev_host="h1", prev_host_type="hypervisor")
     ),
+    r.DhcpLease(network="green", mac="0a:58:c0:a8:28:0a", address="192.168.40.10"),
     r.Election(),
     r.Event(regarding=r.ObjectRef(kind="K", name="n"), reason="R", first_seen=MOMENT, last_seen=MOMENT),
     r.Fault(code="c", subject=REF, message="m", first_seen=MOMENT, last_seen=MOMENT),

@@ -5,9 +5,18 @@ from __future__ import annotations
 from tests.unit.resources.example_parts import META, MOMENT, READY
 
 from outlive import resources as r
-from outlive.resources.networks import NetworkDhcp, Subnet
+from outlive.resources.networks import DhcpRange, DhcpReservation, FirewallRule, NetworkDhcp, Subnet
 
 NETWORKS: tuple[r.Resource, ...] = (
+    r.DhcpLease(
+        metadata=META,
+        network="green",
+        mac="0a:58:c0:a8:28:0a",
+        address="192.168.40.10",
+        hostname="web",
+        client_id="01:0a",
+        expires_at=MOMENT,
+    ),
     r.VirtualMachinePort(
         metadata=META,
         spec=r.VirtualMachinePortSpec(
@@ -46,7 +55,13 @@ NETWORKS: tuple[r.Resource, ...] = (
         spec=r.VirtualNetworkSpec(
             type="localnet",
             subnets=(
-                Subnet(cidr="192.168.40.0/24", host_prefix=26, gateway="192.168.40.1", excluded=("192.168.40.2",)),
+                Subnet(
+                    cidr="192.168.40.0/24",
+                    host_prefix=26,
+                    gateway="192.168.40.1",
+                    excluded=("192.168.40.2",),
+                    dhcp=DhcpRange(start="192.168.40.10", end="192.168.40.20"),
+                ),
             ),
             addressing="none",
             mtu=1342,
@@ -55,9 +70,14 @@ NETWORKS: tuple[r.Resource, ...] = (
             physical_network="physnet",
             vlan=40,
             host_labels={"rack": "a"},
+            vni=200,
+            domain="green.example",
+            name_servers=("ns.example",),
+            reservations=(DhcpReservation(mac="0a:58:c0:a8:28:0a", address="192.168.40.10", hostname="web"),),
+            rules=(FirewallRule(name="ssh", direction="in", order=1, rule="tcp dport 22 accept"),),
         ),
         status=r.VirtualNetworkStatus(
-            type="routed", host_subnets={"h1": ("10.44.7.0/24",)}, ports=3, conditions=(READY,)
+            type="routed", host_subnets={"h1": ("10.44.7.0/24",)}, ports=3, mtu=1450, conditions=(READY,)
         ),
     ),
 )

@@ -201,8 +201,8 @@ def test_short_names_are_pinned(kind: str, short: str) -> None:
 
 def test_kinds_that_are_one_document_are_those_of_the_design() -> None:
     assert {name for name, kind in KINDS.items() if not kind.info.halves} == {
-        "CommitmentChange", "Console", "Coverage", "DecisionRecord", "Election", "Event", "Fault", "HostLog",
-        "HypervisorUsage", "Knowledge", "Membership", "Notification", "PlacementHistory", "StorageCluster",
+        "CommitmentChange", "Console", "Coverage", "DecisionRecord", "DhcpLease", "Election", "Event", "Fault",
+        "HostLog", "HypervisorUsage", "Knowledge", "Membership", "Notification", "PlacementHistory", "StorageCluster",
         "StorageDaemon", "StoragePool", "Token", "UsageHistory",
     }  # fmt: skip
 

@@ -45,6 +45,7 @@ DERIVED: Final = {
         "management": "`daemons`",
         "fencing": "`armed`, `profile`, `proofs`, `bmc`",
         "quarantineRelease": "no host begins in quarantine",
+        "virtualFunctions": "nobody programs any",
         "chassis": "hosts are found by the host name of their chassis",
     },
     VirtualNetworkSpec: {"hostLabels": "a network reaches all hosts"},
@@ -80,6 +81,7 @@ VM: Final = {
     "recoveryTimeObjectiveS": 60.0,
     "powerState": "stopped",
     "disks": ["d1"],
+    "functions": [{"name": "eth0v0", "kind": "hostdev", "pci": "0000:01:10.0", "mac": "52:54:00:00:00:01"}],
     "sharedDisks": ["d1"],
     "consoleSecret": "console-web",
     "ports": ["p1", "p2"],
@@ -123,6 +125,11 @@ NETWORK: Final = {
     "dhcp": {"enabled": True, "router": "subnet"},
     "physicalNetwork": "outside",
     "vlan": 7,
+    "vni": 200,
+    "domain": "red.example",
+    "nameServers": ["ns.example"],
+    "reservations": [{"mac": "0a:58:0a:2c:00:09", "address": "10.44.0.9"}],
+    "rules": [{"name": "ssh", "direction": "in", "rule": "tcp dport 22 accept"}],
 }
 WANTED: Final = {
     VirtualMachineSpec: VM,

@@ -16,7 +16,7 @@ from outlive.base.errors import BadInput, Conflict, NotFound, Refused
 from outlive.base.files import read_private, write_whole
 from outlive.drivers.shared_keys import SharedToken
 from outlive.store.zookeeper import ZooKeeperStore
-from outlive.store.zookeeper.client import TransactionRefused, put
+from outlive.store.zookeeper.requests import TransactionRefused, put
 
 FILE_BYTES: Final = 64 * 1024
 _REMEDY: Final = "put it back from a backup: docs/operating/zookeeper.md#backup"

@@ -10,6 +10,7 @@ neither the event loop nor the end of the call, whatever it waits for. No driver
 process asked for goes on when it is killed, or it does not; whoever comes next looks.
 """
 
+from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.ports.hypervisor import (
     POST_COPY_STALL_S,
@@ -21,6 +22,18 @@ from outlive.node.ports.hypervisor import (
     MigrationSettings,
 )
 from outlive.node.ports.isolation import CutPort, CutReport
+from outlive.node.ports.links import (
+    ANNOUNCEMENT_PAUSE_S,
+    ANNOUNCEMENTS,
+    FoundLinks,
+    HostLink,
+    HostRoute,
+    LinkNotes,
+    LinkOp,
+    LinkPort,
+    LinkTraffic,
+    NoLinks,
+)
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.network import NetworkPort, NoNetworks
 from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
@@ -34,6 +47,8 @@ from outlive.node.ports.storage import (
 )
 
 __all__ = [
+    "ANNOUNCEMENTS",
+    "ANNOUNCEMENT_PAUSE_S",
     "PLACES_LIMIT",
     "POST_COPY_STALL_S",
     "REACH_S",
@@ -43,13 +58,24 @@ __all__ = [
     "DiskLock",
     "Domain",
     "DomainState",
+    "FoundCard",
+    "FoundFunction",
+    "FoundLinks",
+    "FunctionPort",
     "GuardPort",
     "GuardReport",
+    "HostLink",
+    "HostRoute",
     "HypervisorPort",
+    "LinkNotes",
+    "LinkOp",
+    "LinkPort",
+    "LinkTraffic",
     "MachinePort",
     "MigrationProgress",
     "MigrationSettings",
     "NetworkPort",
+    "NoLinks",
     "NoNetworks",
     "PowerPort",
     "PowerReading",

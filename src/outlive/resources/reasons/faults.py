@@ -54,6 +54,8 @@ class FaultCode(enum.StrEnum):
     HYPERVISOR_AUTOSTART = "hypervisor-autostart"
     SYSTEM_DIFFERS = "system-differs"
     FOREIGN_DOMAINS = "foreign-domains"
+    FUNCTIONS_MISSING = "functions-missing"
+    FUNCTIONS_REFUSED = "functions-refused"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
@@ -63,6 +65,8 @@ class FaultCode(enum.StrEnum):
     FIGURES_STALE = "figures-stale"
     CLUSTER_KEY_OLD = "cluster-key-old"
     VERSION_BEHIND = "version-behind"
+    LINKS_NOT_MADE = "links-not-made"
+    NETWORKS_NOT_MADE = "networks-not-made"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
     # the primary coordinator
@@ -297,6 +301,18 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
         "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
     ),
+    FaultCode.FUNCTIONS_MISSING: FaultEntry(
+        Severity.WARNING,
+        5,
+        "{subject} does not have the virtual functions that its configuration names: {why}",
+        "see to the card, or mend links.sriov of node.yaml on {subject}; everything else of {subject} is served",
+    ),
+    FaultCode.FUNCTIONS_REFUSED: FaultEntry(
+        Severity.INFO,
+        2,
+        "virtual functions of {subject} are not as they are wanted: {why}",
+        "take the setting away (outlive host function set), or see to the card; the other functions are served",
+    ),
     FaultCode.FOREIGN_DOMAINS: FaultEntry(
         Severity.INFO,
         5,
@@ -382,6 +398,19 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{subject} does not have the cluster's key {key}, so it opens no secret that is sealed for it: {why}",
         "remove the cause on {subject}; its daemon tries again by itself",
+    ),
+    FaultCode.LINKS_NOT_MADE: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} has not made its own network as it is wanted: {why}",
+        "see section links of its node.yaml and spec.systemNetworks of Cluster/default; what was undone is tried again "
+        "when one of them changes, or its daemon is started anew",
+    ),
+    FaultCode.NETWORKS_NOT_MADE: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} has not made networks of VMs: {why}",
+        "remove the cause on {subject}: it tries again by itself, and takes no VM on these networks meanwhile",
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
         Severity.WARNING,

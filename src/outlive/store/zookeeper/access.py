@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,8 @@ from outlive.resources.yaml_documents import YamlLimits, read_yaml
 ACCESS_FILE: Final = "/etc/outlive/zookeeper.yaml"
 """Where the file is, unless somebody says otherwise."""
 ACCESS_BYTES: Final = 64 * 1024
+HANDSHAKE_S: Final = 1.0
+"""How long it is looked why no server is believed."""
 SESSION_S: Final = 6.0
 """How long a session lasts without its client. Sessions are hints only: nothing that must be safe depends on them."""
 SESSION_LIMITS_S: Final = (0.5, 120.0)
@@ -110,3 +114,26 @@ def _check(access: ZooKeeperAccess, place: str) -> None:
         except OSError as error:
             what = f"{name} cannot be read: {error.strerror}"
             raise BadInput(what, place=f"{place}: tls", remedy="check its path, owner and mode") from None
+
+
+def certificate_trouble(access: ZooKeeperAccess) -> str:
+    """What a handshake with one of the servers says is wrong with a certificate; empty: nothing, or none answers."""
+    if access.tls is None:
+        return ""
+    for server in access.servers:
+        host, _, port = server.rpartition(":")
+        try:
+            context = ssl.create_default_context(cafile=access.tls.authority)
+            if access.tls.certificate:
+                context.load_cert_chain(access.tls.certificate, access.tls.key or None)
+            with (
+                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S) as plain,
+                context.wrap_socket(plain, server_hostname=host.strip("[]")) as wrapped,
+            ):
+                wrapped.settimeout(HANDSHAKE_S)
+                return ""
+        except ssl.SSLError as error:
+            return f"a certificate is not believed: {server}: {error.reason or error}"
+        except OSError:
+            continue
+    return ""

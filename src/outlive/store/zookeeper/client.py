@@ -11,173 +11,63 @@ server that lags behind what the last one had seen, so that a reader begins with
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import select
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
+from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import Forbidden, Invalid, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.access import ZooKeeperAccess
+from outlive.store.zookeeper.access import ZooKeeperAccess, certificate_trouble
+from outlive.store.zookeeper.loop_kazoo import AnswerBatch, LoopHandler, LoopKazoo, post, stop_apart
+from outlive.store.zookeeper.permissions import is_hidden
+from outlive.store.zookeeper.requests import (
+    Begin,
+    Operation,
+    TransactionRefused,
+    create,
+    raise_refused,
+    remove,
+    request_acl,
+    request_check,
+    request_children,
+    request_delete,
+    request_exists,
+    request_get,
+    request_get_acl,
+)
 
 ANSWER_S: Final = 10.0
 """How long an answer may take, and a connection before it."""
 RENEW_SESSIONS: Final = 2.0
 """After so many times its length without a connection a session is given up: an ensemble whose data was put back to an
 earlier time refuses all sessions that have seen more."""
-HANDSHAKE_S: Final = 1.0
-"""How long it is looked why no server is believed."""
 CLOSE_S: Final = 2.0
 """How long closing waits for the threads; they end by themselves."""
 WINDOW: Final = 256
 """Reads that are sent together."""
-RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "max_jitter": 0.3}
-"""How kazoo looks for a server again: at once, then up to once a second."""
+RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "max_delay": 0.25, "max_jitter": 0.3}
+"""How kazoo looks for a server again: at once, then some four times a second, since an election takes less than one."""
 
-Begin = Callable[[KazooClient], Any]
-"""Sends one request."""
-Operation = Callable[[Any], None]
-"""Adds one operation to a transaction."""
 Found = tuple[bytes, ZnodeStat]
 """Data and state of a znode."""
 
 _log = get_logger("store.zookeeper")
 _kazoo_log = logging.getLogger("outlive.store.zookeeper.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
-_SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
-"""States in which kazoo takes requests."""
+_NOT_APPLIED: Final = (
+    *(zk.NoNodeError, zk.NodeExistsError, zk.BadVersionError, zk.NotEmptyError, zk.InvalidACLError),
+    *(zk.NotReadOnlyCallError, zk.NoChildrenForEphemeralsError, zk.UnimplementedError),
+)
+"""Answers by which the server says that it has written nothing."""
 _LOST: Final = (zk.ConnectionLoss, zk.SessionExpiredError, zk.ConnectionClosedError, zk.OperationTimeoutError)
-
-
-class TransactionRefused(Exception):
-    """One operation of a transaction was refused, and so nothing was written."""
-
-    def __init__(self, index: int, error: zk.KazooException) -> None:
-        super().__init__(f"operation {index}: {type(error).__name__}")
-        self.index = index
-        self.error = error
-
-
-class _Batch:
-    """Answers that the loop waits for together. Filled by kazoo's threads."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
-        self.answers: list[Any] = [None] * count
-        self.future: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
-        self._begun = 0
-        self._missing = count
-        self._lock = threading.Lock()
-
-    def slot(self) -> _Slot:
-        """Where the next answer goes."""
-        self._begun += 1
-        return _Slot(self, self._begun - 1)
-
-    def fill(self, index: int, answer: Any) -> None:
-        """Take one answer; with the last one the loop goes on."""
-        with self._lock:
-            self.answers[index] = answer
-            self._missing -= 1
-            if self._missing:
-                return
-        _post(self._loop, self._wake)
-
-    def _wake(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
-class _Slot:
-    """The place of one answer, as kazoo fills it."""
-
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: _Batch, index: int) -> None:
-        self._batch: _Batch | None = batch
-        self._index = index
-
-    def set(self, value: Any = None) -> None:
-        """Take the answer; a second one is not for anybody."""
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.fill(self._index, value)
-
-    set_exception = set
-
-
-class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Has answers go to the batch that is being sent, without the detour over a thread for callbacks, and waits for
-    sockets by ``poll``: kazoo makes an epoll for each wait."""
-
-    batch: _Batch | None = None
-
-    def async_result(self) -> Any:
-        return self.batch.slot() if self.batch is not None else super().async_result()
-
-    def select(
-        self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As ``select.select``, for sockets with any number."""
-        poll, sockets = select.poll(), {}
-        for one in readable:
-            sockets[one.fileno()] = one
-            poll.register(one, select.POLLIN | select.POLLPRI)
-        for one in writable:
-            sockets[one.fileno()] = one
-            poll.register(one, select.POLLOUT)
-        ready = [sockets[number] for number, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
-        return [one for one in ready if one in readable], [one for one in ready if one in writable], []
-
-
-class _LoopClient(KazooClient):  # type: ignore[misc]
-    """Wakes its thread once for all requests that are sent in one turn of the loop: each byte of kazoo's is a system
-    call, at which the two threads hand the interpreter over to each other."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-    _waiting = 0
-
-    def _call(self, request: Any, async_object: Any) -> Any:
-        if self.loop is None or self._state not in _SENDING or threading.get_ident() != self._loop_thread:
-            return super()._call(request, async_object)
-        self._queue.append((request, async_object))
-        self._waiting += 1
-        if self._waiting == 1:
-            self.loop.call_soon(self._wake_thread)
-        return None
-
-    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Requests come from this loop, in this thread."""
-        self.loop, self._loop_thread = loop, threading.get_ident()
-
-    def _wake_thread(self) -> None:
-        """One byte for each request, since kazoo reads one for each."""
-        waiting, self._waiting = self._waiting, 0
-        write_socket = self._connection._write_sock
-        with contextlib.suppress(OSError, AttributeError):  # it is being closed, which settles what waits
-            write_socket.send(b"\0" * waiting)
-
-
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
-    """Have the loop call it; a loop that was closed needs no answers."""
-    try:
-        loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
 
 
 class ZooKeeperClient:
@@ -191,7 +81,7 @@ class ZooKeeperClient:
         """Znodes that were read, with those that were not there."""
         self._answer_s = answer_s
         self._kazoo: KazooClient | None = None
-        self._handler = _LoopHandler()
+        self._handler = LoopHandler()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connected = asyncio.Event()
         self._down: asyncio.TimerHandle | None = None
@@ -214,7 +104,9 @@ class ZooKeeperClient:
         """Data and state of each; ``None`` where it is not there. ``fresh``: not older than this call."""
         found: list[Found | None] = []
         for start in range(0, len(paths), WINDOW):
-            found += await self._read([_get(path) for path in paths[start : start + WINDOW]], fresh=fresh and not start)
+            found += await self._read(
+                [request_get(path) for path in paths[start : start + WINDOW]], fresh=fresh and not start
+            )
         return found
 
     async def get(self, path: str, *, fresh: bool = False) -> Found | None:
@@ -223,31 +115,37 @@ class ZooKeeperClient:
 
     async def children_many(self, paths: Sequence[str], *, fresh: bool = False) -> list[list[str] | None]:
         """The names of the children of each; ``None`` where it is not there."""
-        return await self._read([_children(path) for path in paths], fresh=fresh)
+        return await self._read([request_children(path) for path in paths], fresh=fresh)
 
     async def exists(
         self, path: str, watch: Callable[[Any], None] | None = None, *, fresh: bool = False
     ) -> ZnodeStat | None:
         """The state of a znode; ``None`` where it is not there. ``watch`` is called by another thread, once, when that
         changes or the connection is lost."""
-        found: ZnodeStat | None = (await self._read([_exists(path, watch)], fresh=fresh))[0]
+        found: ZnodeStat | None = (await self._read([request_exists(path, watch)], fresh=fresh))[0]
         return found
 
     async def acls_many(self, paths: Sequence[str]) -> list[list[ACL]]:
-        """Who may do what with each znode; empty where it is not there."""
+        """Who may do what with each znode, to be given to others; empty where it is not there. ``Forbidden`` where
+        servers do not show that to this user."""
         found: list[Any] = []
         for start in range(0, len(paths), WINDOW):
-            found += await self._read([_acls(path) for path in paths[start : start + WINDOW]], fresh=False)
-        return [list(one[0]) if one is not None else [] for one in found]
+            found += await self._read([request_get_acl(path) for path in paths[start : start + WINDOW]], fresh=False)
+        acls = [list(one[0]) if one is not None else [] for one in found]
+        for path, acl in zip(paths, acls, strict=True):
+            if is_hidden(acl):
+                remedy = "use the access file of the controllers: docs/operating/zookeeper.md#acls"
+                raise Forbidden(f"user {self.access.user!r} is not shown the ACL of {path}", remedy=remedy)
+        return acls
 
     async def get_acl(self, path: str) -> list[ACL]:
-        """Who may do what with a znode; empty where it is not there."""
+        """The same of one znode."""
         return (await self.acls_many((path,)))[0]
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop call it; from any thread."""
         if self._loop is not None:
-            _post(self._loop, call)
+            post(self._loop, call)
 
     def waker(self, event: asyncio.Event) -> Callable[[Any], None]:
         """A watch that sets the event."""
@@ -263,7 +161,7 @@ class ZooKeeperClient:
         after it is read after it."""
         self.reads += len(begins)
         session = self.session
-        answers = await self._ask([_check, *begins] if fresh else begins, writing=False)
+        answers = await self._ask([request_check, *begins] if fresh else begins, writing=False)
         if fresh:
             self._check_barrier(answers.pop(0))
             if session and session != self.session:
@@ -279,7 +177,7 @@ class ZooKeeperClient:
         if isinstance(answer, Exception):
             raise self.error(answer, writing=False)
         try:
-            _raise_refused(answer)
+            raise_refused(answer)
         except TransactionRefused as refused:
             if isinstance(refused.error, zk.NoNodeError):
                 remedy = "correct chroot in the access file, or make the store: outlive zookeeper init"
@@ -300,7 +198,7 @@ class ZooKeeperClient:
         answer = (await self._ask([begin], writing=True))[0]
         if isinstance(answer, Exception):
             raise self.error(answer, writing=True)
-        _raise_refused(answer)
+        raise_refused(answer)
         return list(answer)
 
     async def make(self, path: str, data: bytes, acl: Sequence[ACL] | None = None) -> None:
@@ -314,9 +212,10 @@ class ZooKeeperClient:
     async def ensure(self, path: str, acl: Sequence[ACL] | None = None, *, condition: Operation | None = None) -> None:
         """Make the znode and those above it where they are missing. ``TransactionRefused`` of index 0 where a condition
         does not hold."""
-        missing = [path]
-        while await self.exists(missing[-1]) is None and missing[-1].count("/") > 1:
-            missing.append(missing[-1].rpartition("/")[0])
+        missing = list[str]()
+        while path and await self.exists(path) is None:
+            missing.append(path)
+            path = path.rpartition("/")[0]
         for one in reversed(missing):
             if condition is None:
                 await self.make(one, b"", acl)
@@ -329,11 +228,13 @@ class ZooKeeperClient:
                 if not isinstance(refused.error, zk.NodeExistsError):
                     raise self.error(refused.error, writing=True) from None
 
-    async def set_acl(self, path: str, acl: Sequence[ACL]) -> None:
-        """Say who may do what with a znode that is there."""
-        answer = (await self._ask([lambda kazoo: kazoo.set_acls_async(path, list(acl))], writing=True))[0]
-        if isinstance(answer, Exception):
-            raise self.error(answer, writing=True)
+    async def set_acl(self, paths: Sequence[str], acl: Sequence[ACL]) -> None:
+        """Say who may do what with each of these znodes that is there."""
+        begins: list[Begin] = [request_acl(path, acl) for path in paths]
+        for start in range(0, len(begins), WINDOW):
+            for answer in await self._ask(begins[start : start + WINDOW], writing=True):
+                if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
+                    raise self.error(answer, writing=True)
 
     async def ensure_chroot(self) -> None:
         """Make the znode below which everything lies, through a connection without it."""
@@ -354,7 +255,7 @@ class ZooKeeperClient:
             except TransactionRefused as refused:
                 if not isinstance(refused.error, zk.NoNodeError):
                     raise self.error(refused.error, writing=True) from None
-            for answer in await self._ask([_delete(path) for path in part], writing=True):
+            for answer in await self._ask([request_delete(path) for path in part], writing=True):
                 if isinstance(answer, Exception) and not isinstance(answer, zk.NoNodeError):
                     raise self.error(answer, writing=True)
 
@@ -362,11 +263,11 @@ class ZooKeeperClient:
 
     async def _ask(self, begins: Sequence[Begin], *, writing: bool) -> list[Any]:
         """Send all, and return all answers, errors among them."""
-        batch: _Batch | None = None
+        batch: AnswerBatch | None = None
         try:
             with deadline(self._answer_s):
                 kazoo = await self._ready()
-                batch = _Batch(asyncio.get_running_loop(), len(begins))
+                batch = AnswerBatch(asyncio.get_running_loop(), len(begins))
                 if begins:
                     self._handler.batch = batch
                     try:
@@ -400,10 +301,10 @@ class ZooKeeperClient:
         """A new session."""
         access, tls = self.access, self.access.tls
         self._loop = asyncio.get_running_loop()
-        self._handler = _LoopHandler()
+        self._handler = LoopHandler()
         self.session += 1
         retry = KazooRetry(**RECONNECT, sleep_func=self._handler.sleep_func)
-        kazoo = self._kazoo = _LoopClient(
+        kazoo = self._kazoo = LoopKazoo(
             ",".join(access.servers) + access.chroot.rstrip("/"),
             timeout=access.session_s,
             handler=self._handler,
@@ -418,7 +319,7 @@ class ZooKeeperClient:
         )
         loop = self._loop
         kazoo.follow(loop)
-        kazoo.add_listener(lambda state: _post(loop, self._changed, kazoo, state))
+        kazoo.add_listener(lambda state: post(loop, self._changed, kazoo, state))
         kazoo.start_async()
 
     def _changed(self, kazoo: KazooClient, state: str) -> None:
@@ -445,7 +346,7 @@ class ZooKeeperClient:
         """Begin a session that has seen nothing."""
         if kazoo is self._kazoo and not self._closed:
             _log.warning("store.zookeeper.session_given_up", place=self.access.place)
-            _stopping(kazoo)
+            stop_apart(kazoo)
             self._begin()
 
     def error(self, error: Exception, *, writing: bool) -> OutliveError:
@@ -461,7 +362,7 @@ class ZooKeeperClient:
             return Forbidden(f"{self.access.place} does not let {who} do this", remedy=remedy)
         if isinstance(error, zk.BadArgumentsError):
             return Invalid(f"ZooKeeper does not take this: {text}", remedy="see docs/reference/store.md#zookeeper")
-        if writing and not isinstance(error, zk.ZookeeperError):
+        if writing and not isinstance(error, _NOT_APPLIED):
             return _unknown(text)
         return Unavailable(f"ZooKeeper refused: {type(error).__name__} {text}", remedy="see the log of its servers")
 
@@ -475,106 +376,12 @@ class ZooKeeperClient:
         if kazoo is None:
             return
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        _stopping(kazoo, lambda: _post(loop, ended.set))
+        stop_apart(kazoo, lambda: post(loop, ended.set))
         try:
             async with asyncio.timeout(CLOSE_S):
                 await ended.wait()
         except TimeoutError:
             _log.info("store.zookeeper.close_goes_on", place=self.access.place)
-
-
-def certificate_trouble(access: ZooKeeperAccess) -> str:
-    """What a handshake with one of the servers says is wrong with a certificate; empty: nothing, or none answers."""
-    if access.tls is None:
-        return ""
-    for server in access.servers:
-        host, _, port = server.rpartition(":")
-        try:
-            context = ssl.create_default_context(cafile=access.tls.authority)
-            if access.tls.certificate:
-                context.load_cert_chain(access.tls.certificate, access.tls.key or None)
-            with (
-                socket.create_connection((host.strip("[]"), int(port)), HANDSHAKE_S) as plain,
-                context.wrap_socket(plain, server_hostname=host.strip("[]")) as wrapped,
-            ):
-                wrapped.settimeout(HANDSHAKE_S)
-                return ""
-        except ssl.SSLError as error:
-            return f"a certificate is not believed: {server}: {error.reason or error}"
-        except OSError:
-            continue
-    return ""
-
-
-def _stopping(kazoo: KazooClient, then: Callable[[], None] = lambda: None) -> None:
-    """Stop it in a thread that nobody has to wait for: it may wait for a server that does not answer."""
-
-    def stop() -> None:
-        try:
-            kazoo.stop()
-            kazoo.close()
-        except Exception as error:  # noqa: BLE001 - nobody needs it any more
-            _log.debug("store.zookeeper.stop_failed", why=str(error))
-        then()
-
-    threading.Thread(target=stop, name="zookeeper stop", daemon=True).start()
-
-
-# Requests
-
-
-def _get(path: str) -> Begin:
-    return lambda kazoo: kazoo.get_async(path)
-
-
-def _acls(path: str) -> Begin:
-    return lambda kazoo: kazoo.get_acls_async(path)
-
-
-def _children(path: str) -> Begin:
-    return lambda kazoo: kazoo.get_children_async(path)
-
-
-def _exists(path: str, watch: Callable[[Any], None] | None) -> Begin:
-    return lambda kazoo: kazoo.exists_async(path, watch=watch)
-
-
-def _delete(path: str) -> Begin:
-    return lambda kazoo: kazoo.delete_async(path)
-
-
-def _check(kazoo: KazooClient) -> None:
-    transaction = kazoo.transaction()
-    transaction.check("/", -1)
-    transaction.commit_async()
-
-
-def create(path: str, data: bytes, acl: Sequence[ACL] | None = None, *, numbered: bool = False) -> Operation:
-    """Make a znode; ``numbered``: the server adds ten digits to its name."""
-    return lambda transaction: transaction.create(path, data, acl=list(acl) if acl else None, sequence=numbered)
-
-
-def check(path: str, version: int) -> Operation:
-    """Have the transaction refused unless the znode has this version."""
-    return lambda transaction: transaction.check(path, version)
-
-
-def put(path: str, data: bytes, version: int = -1) -> Operation:
-    """Replace the data of a znode that has this version."""
-    return lambda transaction: transaction.set_data(path, data, version=version)
-
-
-def remove(path: str, version: int = -1) -> Operation:
-    """Delete a znode that has this version."""
-    return lambda transaction: transaction.delete(path, version=version)
-
-
-def _raise_refused(answers: Any) -> None:
-    for index, answer in enumerate(answers):
-        if isinstance(answer, zk.KazooException) and not isinstance(
-            answer, zk.RolledBackError | zk.RuntimeInconsistency
-        ):
-            raise TransactionRefused(index, answer)
 
 
 def _unknown(why: str) -> Unknown:

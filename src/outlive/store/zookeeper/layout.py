@@ -37,6 +37,10 @@ class Layout:
             raise Invalid(f"storage schema {self.document.version} has no {key}", remedy="upgrade it: outlive schema")
         return path or "/"
 
+    def keeps(self, kind: type[Resource]) -> bool:
+        """Whether this version knows the kind."""
+        return self.document.path(f"objects.{kind.info.plural}") is not None
+
     def objects(self, kind: type[Resource]) -> str:
         """The parent of the kind's buckets."""
         return self.base(f"objects.{kind.info.plural}")

@@ -23,7 +23,8 @@ from outlive.store.schema.lock_tries import (
     count_tries,
     pause_before_next,
 )
-from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient
+from outlive.store.zookeeper.client import ZooKeeperClient
+from outlive.store.zookeeper.requests import Operation, TransactionRefused
 
 READER: Final = "-r-"
 WRITER: Final = "-w-"

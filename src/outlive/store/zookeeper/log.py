@@ -7,17 +7,19 @@ still there. Writers remove old entries apart from their transactions; a reader 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
 
 from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
-from outlive.store.zookeeper.client import TransactionRefused, ZooKeeperClient, create, remove
+from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import entry_number, entry_path
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, remove
 
 KEPT: Final = 1024
 """Entries of all changes of a kind that stay for readers."""
@@ -129,15 +131,25 @@ def _decode(path: str, raw: bytes) -> Entry:
     return Entry(name, uid, kind == "d")
 
 
-async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_at: int = RENEW_AT) -> None:
-    """Remove what is older than ``kept`` entries before ``number``, which was just written. Failures do no harm."""
+async def trim(
+    client: ZooKeeperClient,
+    log: str,
+    number: int,
+    kept: int,
+    *,
+    acl: Sequence[ACL] = (),
+    condition: Operation | None = None,
+    renew_at: int = RENEW_AT,
+) -> None:
+    """Remove what is older than ``kept`` entries before ``number``, which was just written. Failures do no harm.
+    ``condition``: under which the log is begun anew."""
     try:
         oldest = number - kept
         if number % SWEEP_EVERY == 0 or number >= renew_at:
             children = (await client.children_many((log,)))[0] or []
             numbers = sorted(entry_number(child) for child in children)
             if number >= renew_at:
-                await _begin_anew(client, log, numbers)
+                await _begin_anew(client, log, numbers, acl, condition)
                 return
             paths = [entry_path(log, one) for one in numbers if one < oldest]
         else:
@@ -147,12 +159,14 @@ async def trim(client: ZooKeeperClient, log: str, number: int, kept: int, renew_
         _log.info("store.zookeeper.not_trimmed", log=log, why=str(error))
 
 
-async def _begin_anew(client: ZooKeeperClient, log: str, numbers: list[int]) -> None:
+async def _begin_anew(
+    client: ZooKeeperClient, log: str, numbers: list[int], acl: Sequence[ACL], condition: Operation | None
+) -> None:
     """Replace the log by an empty one: its readers list again. A write that comes meanwhile has it refused."""
-    found = await client.get_acl(log)
     try:
         removals = [remove(entry_path(log, one)) for one in numbers]
-        await client.commit([*removals, remove(log), create(log, b"", found)])
+        conditions = [] if condition is None else [condition]
+        await client.commit([*conditions, *removals, remove(log), create(log, b"", acl)])
     except TransactionRefused as refused:
-        if not isinstance(refused.error, zk.NotEmptyError | zk.NoNodeError):
+        if not isinstance(refused.error, zk.NotEmptyError | zk.NoNodeError | zk.BadVersionError):
             raise Unavailable(f"{log} is not begun anew: {type(refused.error).__name__}") from None

@@ -21,6 +21,7 @@ from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
 from outlive.store.observers import wanted_label
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.log import ChangeReader, Entry, Lagging, Place
+from outlive.store.zookeeper.rows import understood_row
 
 if TYPE_CHECKING:
     from outlive.store.zookeeper.layout import Layout
@@ -63,14 +64,14 @@ class KindObserver(Generic[R]):
         log = layout.log(self._kind, host)
 
         async def make() -> None:
-            await self._store.ensure((log,), layout, await self._store.acl(layout.objects(self._kind)))
+            await self._store.schema.ensure((log,), layout, await self._store.acl(self._kind, layout))
 
         reader = ChangeReader(client, log, self._wake, make)
         stops = [client.listen(self._woken.set), self._store.schema.listen(self._woken.set)]
         try:
             session = client.session
             place = await reader.end()
-            async for name, uid, raw, version in self._store.rows(self._kind, layout):
+            async for name, uid, raw, version in self._store.reader.rows(self._kind, layout):
                 for change in self._seen(name, uid, raw, version):
                     yield change
             yield Synced()
@@ -103,7 +104,7 @@ class KindObserver(Generic[R]):
         entries, end = await reader.after(place, fresh=fresh)
         last = {(entry.name, entry.uid): entry for entry in entries}  # in the order of their first entries
         there = [entry for entry in last.values() if not entry.gone]
-        found = await self._store.read_objects(self._kind, [(one.name, one.uid) for one in there], layout)
+        found = await self._store.reader.objects(self._kind, [(one.name, one.uid) for one in there], layout)
         if self._store.client.session != session:
             raise Unavailable("the session was replaced while it read")
         states = {(one.name, one.uid): row for one, row in zip(there, found, strict=True)}
@@ -133,7 +134,7 @@ class KindObserver(Generic[R]):
             del self._shown[name]
             changes.append(self._delete(name, before.uid))
             before = None
-        found = self._store.understood_row(self._kind, name, uid, raw, version, self._selector)
+        found = understood_row(self._kind, name, uid, raw, version, self._selector)
         if isinstance(found, Malformed):
             return [*changes, found]
         if found is None:

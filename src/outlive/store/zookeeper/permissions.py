@@ -6,11 +6,13 @@ user at all: they use the API of a controller, which applies the whole table (do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kazoo.security import ACL, make_acl, make_digest_acl_credential
+import msgspec
+from kazoo.security import ACL, Id, make_acl, make_digest_acl_credential
 
+from outlive.base.errors import NotUnderstood
 from outlive.resources import KINDS, Resource
 from outlive.resources.readers import READERS
 from outlive.resources.writers import ROLES
@@ -18,6 +20,8 @@ from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.layout import Layout
 
 COORDINATOR: Final = "coordinator"
+SECTIONS: Final = ("objects", "names", "bumps")
+"""Where a kind has a znode of its own."""
 _READ: Final = {"read": True}
 _WRITE: Final = {"read": True, "write": True, "create": True, "delete": True}
 
@@ -47,13 +51,52 @@ def acls(layout: Layout, controllers: str, coordinators: str) -> Iterator[tuple[
             made.append(make_acl("digest", coordinators, **of_coordinators))
         return made
 
-    for key in ("objects", "names", "bumps", "incarnation"):
+    for key in (*SECTIONS, "incarnation"):
         yield layout.base(key), rights(_READ)
     yield layout.base("keys"), rights(None)
     yield layout.base("schema"), rights(_WRITE)
-    for kind in KINDS.values():
+    for kind in filter(layout.keeps, KINDS.values()):
         writes, reads = coordinator_writes(kind), coordinator_reads(kind)
         given = rights(_WRITE if writes else _READ if reads else None)
-        for section in ("objects", "names", "bumps"):
+        for section in SECTIONS:
             yield layout.base(f"{section}.{kind.info.plural}"), given
     yield "/", rights(_READ)
+
+
+def acls_as(layout: Layout, controllers: str, given: Sequence[ACL]) -> dict[str, list[ACL]]:
+    """The same in a store with these users, where ``given`` is the ACL of what both may write. Empty where anybody may
+    do anything, or others than these two were let in by hand: then what is new takes over the ACL of what is above."""
+    ids = {one.id.id for one in given if one.id.scheme == "digest"}
+    others = ids - {controllers}
+    if len(ids) != len(given) or controllers not in ids or len(others) != 1:
+        return {}
+    return dict(acls(layout, controllers, others.pop()))
+
+
+def is_hidden(acl: Sequence[ACL]) -> bool:
+    """Whether the server left digests out: it shows them to who may change the ACL."""
+    return any(one.id.scheme == "digest" and one.id.id.endswith(":x") for one in acl)
+
+
+class _Right(msgspec.Struct, frozen=True):
+    """One entry of an ACL, as it is stored."""
+
+    scheme: str
+    id: str
+    permissions: int
+
+
+def encode_acl(acl: Sequence[ACL]) -> bytes:
+    """An ACL as the data of a znode."""
+    return msgspec.json.encode([_Right(one.id.scheme, one.id.id, one.perms) for one in acl])
+
+
+def decode_acl(raw: bytes) -> tuple[ACL, ...]:
+    """The same read back; empty where anybody may do anything. ``NotUnderstood``."""
+    if not raw:
+        return ()
+    try:
+        rights = msgspec.json.decode(raw, type=list[_Right])
+    except msgspec.MsgspecError as error:
+        raise NotUnderstood(f"an ACL is broken: {error}", remedy="outlive zookeeper init writes it again") from None
+    return tuple(ACL(one.permissions, Id(one.scheme, one.id)) for one in rights)

@@ -7,10 +7,12 @@ writes to a path that was moved, and nobody takes what was removed there for a d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 import msgspec
+from kazoo.security import ACL
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import set_within
@@ -18,8 +20,9 @@ from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.store.schema.documents import SchemaDocument, load_document
 from outlive.store.schema.state import SchemaState, decode_state, encode_state
-from outlive.store.zookeeper.client import Found, Operation, TransactionRefused, ZooKeeperClient, check, put
+from outlive.store.zookeeper.client import Found, ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, put
 
 WAIT_S: Final = 90.0
 """How long one write waits for the end of copying."""
@@ -27,6 +30,11 @@ LOOK_S: Final = 20.0
 """How often it is looked without being woken."""
 AGAIN_S: Final = 0.5
 """The pause before it is looked again after an error."""
+
+TRIES: Final = 8
+"""Times that work is begun anew because another schema counts meanwhile."""
+
+T = TypeVar("T")
 
 _log = get_logger("store.zookeeper")
 
@@ -43,7 +51,10 @@ class SchemaView:
     ) -> None:
         self._client = client
         self._clock = clock
-        self._document = document
+        self.document = document
+        """The documents that this process knows, by their versions."""
+        self.path = SCHEMA_PATH
+        """What a reader reads after everything else, for ``confirm``."""
         self._state: SchemaState | None = None
         self._znode = -1
         """The version of the znode."""
@@ -96,7 +107,7 @@ class SchemaView:
         state = decode_state(raw, SCHEMA_PATH)
         before = self.version
         if state.version != before:
-            self._layout = Layout(self._document(state.version))
+            self._layout = Layout(self.document(state.version))
             self.first = self.first or state.version
         self._state, self._znode, self._since = state, stat.version, self._clock.monotonic()
         if before not in (0, state.version):
@@ -116,6 +127,34 @@ class SchemaView:
         """``LayoutChanged`` unless that is what counts, as far as is known."""
         if self._layout is not layout:
             raise LayoutChanged
+
+    async def settled(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What it returns; it begins anew where another schema counts meanwhile."""
+        for _ in range(TRIES):
+            with suppress(LayoutChanged):
+                return await work()
+        raise Unavailable("the storage schema changes all the time", remedy="see outlive schema status")
+
+    async def send(self, operations: Sequence[Operation], paths: Sequence[str], layout: Layout) -> list[Any]:
+        """The answers of a transaction that is refused where anything has changed of the schema since it was read.
+
+        ``LayoutChanged`` where another one counts, so that nothing was written; it waits while these paths are copied.
+        """
+        while True:
+            await self.wait_writable(paths, layout)
+            try:
+                return (await self._client.commit([self.condition, *operations]))[1:]
+            except TransactionRefused as refused:
+                if refused.index:
+                    raise TransactionRefused(refused.index - 1, refused.error) from None
+            await self.read()
+
+    async def ensure(self, paths: Sequence[str], layout: Layout, acl: Sequence[ACL]) -> None:
+        """Make these znodes where they are missing, unless the schema has changed: then the next try says so."""
+        with suppress(TransactionRefused):
+            for path in paths:
+                self.confirm_still(layout)
+                await self._client.ensure(path, acl, condition=self.condition)
 
     async def wait_writable(self, paths: Sequence[str], layout: Layout) -> None:
         """Return when these paths of that layout may be written; ``Unavailable``: still not. ``LayoutChanged`` where

@@ -16,11 +16,13 @@ from kazoo.security import ACL
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Refused, Unavailable
+from outlive.resources import KINDS
 from outlive.store.schema.lock_tries import LockAnswer
 from outlive.store.schema.state import SchemaState, decode_state
-from outlive.store.zookeeper.client import Operation, ZooKeeperClient, create, put
+from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH
 from outlive.store.zookeeper.locks import StoreLock
+from outlive.store.zookeeper.requests import Operation, create, put
 from outlive.store.zookeeper.store import ZooKeeperStore
 
 FOREIGN: Final = ("/zookeeper", "/patroni")
@@ -57,8 +59,10 @@ async def dump_tree(store: ZooKeeperStore, *, clock: Clock) -> TreeFile:
     try:
         state = await _idle_state(client)
         nodes: dict[str, str] = {}
+        acls = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
         async for path, data in _walk(client):
-            nodes[path] = base64.b64encode(data).decode()
+            # With which ACL a kind's objects are made belongs to the ensemble, whose users have passwords of their own.
+            nodes[path] = "" if path in acls else base64.b64encode(data).decode()
         return TreeFile(version=state.version, taken_at=as_datetime(clock.now()), nodes=nodes)
     finally:
         await lock.release()
@@ -73,13 +77,17 @@ async def restore_tree(store: ZooKeeperStore, found: TreeFile) -> int:
             f"the file is of storage schema {found.version}, and the tree of {state.version}",
             remedy=f"bring the cluster to schema {found.version} first: outlive schema upgrade --to {found.version}",
         )
+    layout = await store.layout()
+    kept = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
     there = {path: None async for path, _ in _walk(client)}
-    surplus = [path for path in there if path not in found.nodes]
+    surplus = [path for path in there if path not in found.nodes and path not in kept]
     await client.delete_many(sorted(surplus, key=lambda path: -path.count("/")))
     operations: list[tuple[Operation, int]] = []
     acls: dict[str, list[ACL]] = {}
     for path in sorted(found.nodes, key=lambda one: (one.count("/"), one)):
         data = base64.b64decode(found.nodes[path])
+        if path in there and path in kept:
+            continue
         if path in there:
             operations.append((put(path, data), len(data)))
             continue

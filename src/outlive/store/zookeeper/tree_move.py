@@ -17,10 +17,12 @@ from typing import Final
 import msgspec
 from kazoo import exceptions as zk
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.logging import get_logger
+from outlive.resources import KINDS
 from outlive.resources.conversions import convert_document
 from outlive.store.schema.documents import BASE, SchemaDocument, load_document
 from outlive.store.schema.lock_tries import LockAnswer
@@ -37,9 +39,11 @@ from outlive.store.schema.state import (
     mark_moved,
     split_moved,
 )
-from outlive.store.zookeeper.client import Operation, TransactionRefused, ZooKeeperClient, check, create, put, remove
-from outlive.store.zookeeper.layout import SCHEMA_PATH, split_object
+from outlive.store.zookeeper.client import ZooKeeperClient
+from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout, split_object
 from outlive.store.zookeeper.locks import StoreLock
+from outlive.store.zookeeper.permissions import acls_as, digest_id, encode_acl
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, put, remove
 
 OPERATIONS: Final = 500
 """Of one transaction at most."""
@@ -98,6 +102,10 @@ class TreeMover:
         self._document = document
         self._copy_s = copy_s
         self._last_s = last_s
+        self._given: dict[str, list[ACL]] = {}
+        """The ACLs of paths that the step makes; others take over that of what is above."""
+        self._kinds: set[str] = set()
+        """Paths whose data says with which ACL a kind's objects are made."""
         self._version = 0
         """Of the znode that says which schema counts: the condition of every transaction."""
         self._last_since: float | None = None
@@ -192,6 +200,9 @@ class TreeMover:
 
     async def _copy(self, state: SchemaState, move: SchemaMove) -> None:
         step = await self._step(state, move)
+        layout, acl = Layout(self._document(move.to)), await self._client.get_acl(SCHEMA_PATH)
+        self._given = acls_as(layout, digest_id(self._client.access), acl)
+        self._kinds = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
         try:
             for source, target in step.renames:
                 if source not in move.frozen:
@@ -292,10 +303,12 @@ class TreeMover:
 
     async def _create(self, path: str, value: bytes) -> None:
         await self._make_parents(path)
+        acl = self._given.get(path) or await self._client.get_acl(path.rpartition("/")[0] or "/")
+        if path in self._kinds and acl != OPEN_ACL_UNSAFE:
+            value = encode_acl(acl)  # what the kind's objects are made with
         found = await self._client.get(path)
         if found is None:
-            above = path.rpartition("/")[0] or "/"  # a new path takes over who may do what from the one above
-            await self._commit_all([(create(path, value, await self._client.get_acl(above)), len(value))])
+            await self._commit_all([(create(path, value, acl), len(value))])
         elif found[0] != value:
             await self._commit_all([(put(path, value), len(value))])
 

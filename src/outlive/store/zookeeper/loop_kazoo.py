@@ -1,0 +1,145 @@
+"""kazoo for one event loop: answers come in batches, and its thread is woken once for what is sent together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KeeperState
+
+from outlive.base.logging import get_logger
+
+_SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
+"""States in which kazoo takes requests."""
+
+_log = get_logger("store.zookeeper")
+
+
+class AnswerBatch:
+    """Answers that the loop waits for together. Filled by kazoo's threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        self.answers: list[Any] = [None] * count
+        self.future: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._begun = 0
+        self._missing = count
+        self._lock = threading.Lock()
+
+    def slot(self) -> _Slot:
+        """Where the next answer goes."""
+        self._begun += 1
+        return _Slot(self, self._begun - 1)
+
+    def fill(self, index: int, answer: Any) -> None:
+        """Take one answer; with the last one the loop goes on."""
+        with self._lock:
+            self.answers[index] = answer
+            self._missing -= 1
+            if self._missing:
+                return
+        post(self._loop, self._wake)
+
+    def _wake(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class _Slot:
+    """The place of one answer, as kazoo fills it."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: AnswerBatch, index: int) -> None:
+        self._batch: AnswerBatch | None = batch
+        self._index = index
+
+    def set(self, value: Any = None) -> None:
+        """Take the answer; a second one is not for anybody."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.fill(self._index, value)
+
+    set_exception = set
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Has answers go to the batch that is being sent, without the detour over a thread for callbacks, and waits for
+    sockets by ``poll``: kazoo makes an epoll for each wait."""
+
+    batch: AnswerBatch | None = None
+
+    def async_result(self) -> Any:
+        """Where the answer to the next request goes."""
+        return self.batch.slot() if self.batch is not None else super().async_result()
+
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As ``select.select``, for sockets with any number."""
+        poll, sockets = select.poll(), {}
+        for one in readable:
+            sockets[one.fileno()] = one
+            poll.register(one, select.POLLIN | select.POLLPRI)
+        for one in writable:
+            sockets[one.fileno()] = one
+            poll.register(one, select.POLLOUT)
+        ready = [sockets[number] for number, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
+        return [one for one in ready if one in readable], [one for one in ready if one in writable], []
+
+
+class LoopKazoo(KazooClient):  # type: ignore[misc]
+    """Wakes its thread once for all requests that are sent in one turn of the loop: each byte of kazoo's is a system
+    call, at which the two threads hand the interpreter over to each other."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    _waiting = 0
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        if self.loop is None or self._state not in _SENDING or threading.get_ident() != self._loop_thread:
+            return super()._call(request, async_object)
+        self._queue.append((request, async_object))
+        self._waiting += 1
+        if self._waiting == 1:
+            self.loop.call_soon(self._wake_thread)
+        return None
+
+    def follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Requests come from this loop, in this thread."""
+        self.loop, self._loop_thread = loop, threading.get_ident()
+
+    def _wake_thread(self) -> None:
+        """One byte for each request, since kazoo reads one for each."""
+        waiting, self._waiting = self._waiting, 0
+        write_socket = self._connection._write_sock
+        with contextlib.suppress(OSError, AttributeError):  # it is being closed, which settles what waits
+            write_socket.send(b"\0" * waiting)
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
+    """Have the loop call it; a loop that was closed needs no answers."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+def stop_apart(kazoo: KazooClient, then: Callable[[], None] = lambda: None) -> None:
+    """Stop it in a thread that nobody has to wait for: it may wait for a server that does not answer."""
+
+    def stop() -> None:
+        try:
+            kazoo.stop()
+            kazoo.close()
+        except Exception as error:  # noqa: BLE001 - nobody needs it any more
+            _log.debug("store.zookeeper.stop_failed", why=str(error))
+        then()
+
+    threading.Thread(target=stop, name="zookeeper stop", daemon=True).start()

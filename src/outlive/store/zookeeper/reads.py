@@ -1,0 +1,130 @@
+"""Reads: one object by its name, pages in name order, and all objects of a kind.
+
+After everything that is read it is confirmed that the layout counts by which it was looked for: an object that was
+moved meanwhile is not taken for one that was deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from outlive.base import limits
+from outlive.base.errors import Invalid, Unavailable
+from outlive.resources import R, Resource, check_name
+from outlive.store.contract import Malformed, Page
+from outlive.store.selectors import Selector
+from outlive.store.zookeeper.client import Found, ZooKeeperClient
+from outlive.store.zookeeper.layout import Layout, split_object
+from outlive.store.zookeeper.rows import Row, RowCache, row_of, state_of, understood_row
+from outlive.store.zookeeper.schema_view import SchemaView
+
+LISTINGS: Final = 8
+"""Listings in pages of which the names are remembered until the next page."""
+
+Places = list[tuple[str, str]]
+"""Names and uids."""
+States = list[tuple[bytes, int] | None]
+"""JSON and version of objects; ``None`` for one that is gone."""
+
+
+class ObjectReader:
+    """Reads the objects of a store. All of it raises ``LayoutChanged`` where another schema counts by now."""
+
+    def __init__(self, client: ZooKeeperClient, schema: SchemaView) -> None:
+        self._client = client
+        self._schema = schema
+        self.cache = RowCache()
+        self._listings: OrderedDict[tuple[str, str], Places] = OrderedDict()
+
+    def forget(self) -> None:
+        """Nothing counts any more that was read before."""
+        self.cache.clear()
+        self._listings.clear()
+
+    async def get_many(self, paths: Sequence[str], layout: Layout, *, fresh: bool = False) -> list[Found | None]:
+        """Data and state of each."""
+        *found, schema = await self._client.get_many((*paths, self._schema.path), fresh=fresh)
+        self._schema.confirm(layout, schema)  # it was read after them
+        return found
+
+    async def row(self, kind: type[Resource], name: str, *, fresh: bool) -> Row | None:
+        """The object of that name as it is stored; ``None`` if there is none."""
+        try:
+            check_name(name)
+        except Invalid:
+            return None
+        layout = await self._schema.layout()
+        hint = self.cache.get(kind, name)
+        if hint is not None:  # who has the name has the znode: both are made and removed together
+            (found,) = await self.get_many((layout.object(kind, name, hint.uid),), layout, fresh=fresh)
+            if found is not None:
+                return self.cache.keep(kind, name, row_of(hint.uid, found))
+            self.cache.forget(kind, name)
+        (named,) = await self.get_many((layout.name(kind, name),), layout, fresh=fresh)
+        if named is None:
+            return None
+        uid = named[0].decode("ascii", "replace")
+        (found,) = await self.get_many((layout.object(kind, name, uid),), layout)
+        if found is None:  # it went since; what came after it counts
+            (named,) = await self.get_many((layout.name(kind, name),), layout, fresh=fresh)
+            if named is None or named[0].decode("ascii", "replace") == uid:
+                return None
+            raise Unavailable(f"{kind.kind()}/{name} is being replaced", remedy="try again")
+        return self.cache.keep(kind, name, row_of(uid, found))
+
+    async def page(self, kind: type[R], selector: Selector | None, limit: int, token: str) -> Page[R]:
+        """One page in name order; its names are of the moment of the first page."""
+        layout = await self._schema.layout()
+        names = self._listings.pop((kind.kind(), token), None) if token else None
+        if names is None:
+            names = [place for place in await self._places(kind, layout) if place[0] > token]
+        items: list[R] = []
+        malformed: list[Malformed] = []
+        last = ""
+        for start in range(0, len(names), limits.YIELD_OBJECTS):
+            part = names[start : start + limits.YIELD_OBJECTS]
+            rows = await self.objects(kind, part, layout)
+            for number, ((name, uid), row) in enumerate(zip(part, rows, strict=True)):
+                found = understood_row(kind, name, uid, *row, selector) if row is not None else None
+                if found is not None and len(items) + len(malformed) == limit:
+                    self._listings[kind.kind(), last] = names[start + number :]
+                    while len(self._listings) > LISTINGS:
+                        self._listings.popitem(last=False)
+                    return Page(tuple(items), last, tuple(malformed))
+                if isinstance(found, Malformed):
+                    malformed.append(found)
+                elif found is not None:
+                    items.append(found)
+                last = name
+            await asyncio.sleep(0)
+        return Page(tuple(items), malformed=tuple(malformed))
+
+    async def rows(self, kind: type[Resource], layout: Layout) -> AsyncIterator[tuple[str, str, bytes, int]]:
+        """Name, uid, JSON and version of every object of the kind, in name order. ``Unavailable`` where another session
+        begins meanwhile, whose server may lag behind."""
+        places = await self._places(kind, layout)
+        session = self._client.session
+        for start in range(0, len(places), limits.YIELD_OBJECTS):
+            part = places[start : start + limits.YIELD_OBJECTS]
+            states = await self.objects(kind, part, layout)
+            if self._client.session != session:
+                raise Unavailable("the session was replaced while it listed", remedy="list again")
+            for (name, uid), row in zip(part, states, strict=True):
+                if row is not None:
+                    yield name, uid, *row
+
+    async def objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: Layout) -> States:
+        """JSON and version of the objects of these names and uids, in their order; ``None`` where one is gone."""
+        found = await self.get_many([layout.object(kind, name, uid) for name, uid in places], layout)
+        return [None if one is None else state_of(one) for one in found]
+
+    async def _places(self, kind: type[Resource], layout: Layout) -> Places:
+        """Names and uids of all objects of the kind, in name order."""
+        root = layout.objects(kind)
+        buckets = (await self._client.children_many((root,), fresh=True))[0] or []
+        found = await self._client.children_many([f"{root}/{bucket}" for bucket in buckets])
+        await self.get_many((), layout)
+        return sorted(split_object(child) for children in found for child in children or ())
