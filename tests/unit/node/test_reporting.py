@@ -118,6 +118,8 @@ class Host:
             machine=service,
             statistics=self.service.statistics,
             storage=SimpleNamespace(address=lambda: ""),
+            links=None,
+            traffic=None,
             networks={},
             network=self.network,
             losses=StorageLosses(),
