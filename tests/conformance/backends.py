@@ -11,6 +11,7 @@ from tests.conformance.claims import Subject, claims_of
 from tests.support.api import TOKENS, api
 from tests.support.api_server import shared_server
 from tests.support.loops import run
+from tests.support.zookeeper import shared_ensemble, zookeeper_store
 
 from outlive.api.auth import Role
 from outlive.base.clock import LoopClock, SystemClock
@@ -77,6 +78,14 @@ async def kubernetes(_: Path) -> AsyncIterator[Store]:
     await asyncio.sleep(GOODBYE_S)
 
 
+@asynccontextmanager
+async def zookeeper(_: Path) -> AsyncIterator[Store]:
+    store = zookeeper_store(shared_ensemble().new_chroot())
+    await store.prepare()
+    yield store
+    await store.close()
+
+
 BACKENDS: tuple[Subject[Store], ...] = (
     Subject("memory", memory, run),
     Subject("sqlite", sqlite),
@@ -84,6 +93,7 @@ BACKENDS: tuple[Subject[Store], ...] = (
     Subject("http", http),
     Subject("next-server", next_server),
     Subject("kubernetes", kubernetes, component="kubernetes"),
+    Subject("zookeeper", zookeeper, component="zookeeper"),
 )
 
 claim = claims_of(BACKENDS)

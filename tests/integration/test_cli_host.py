@@ -116,3 +116,38 @@ def test_a_fault_is_acknowledged_and_lowers_the_health_no_more(state: Path) -> N
     assert taken() == 10
     missing = run("acknowledge", "host-dead.kvm-4")
     assert (missing.code, missing.err.count("\n")) == (4, 1)
+
+
+FUNCTIONS = """
+apiVersion: outlive.dev/v1alpha1
+kind: Hypervisor
+metadata: {name: kvm-1}
+spec: {management: node}
+status:
+  physicalFunctions: [{name: eth0, vfCount: 2}]
+  virtualFunctions:
+    - {name: eth0v0, physicalFunction: eth0, pci: "0000:01:10.0", usedBy: vm-1}
+    - {name: eth0v1, physicalFunction: eth0, pci: "0000:01:10.2", message: "linkState: Operation not supported"}
+"""
+
+
+def test_virtual_functions_are_shown_and_set(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "functions.yaml").write_text(FUNCTIONS)
+    done = outlive("apply", "--status", "-f", tmp_path / "functions.yaml", "--state-dir", state)
+    assert done.code == 0, done.err
+    nothing = host(state, "function", "set", "kvm-1", "eth0v1")
+    assert (nothing.code, "no setting is named" in nothing.err) == (2, True)
+    strange = host(state, "function", "set", "kvm-1", "eth0v9", "--vlan", "7")
+    assert (strange.code, "it has eth0v0, eth0v1" in strange.err) == (4, True)
+    for wrong in ("4095", "x"):
+        assert host(state, "function", "set", "kvm-1", "eth0v1", "--vlan", wrong).code == 3
+    told = host(state, "function", "set", "kvm-1", "eth0v1", "--vlan", "7", "--vlan-qos", "3", "--trust", "on")
+    assert (told.code, told.out) == (0, "eth0v1 of kvm-1: vlan 7, vlanQos 3, trust on\n")
+    told = host(state, "function", "set", "kvm-1", "eth0v1", "--trust", "default")
+    assert told.out == "eth0v1 of kvm-1: vlan 7, vlanQos 3\n"
+    shown = json.loads(host(state, "functions", "kvm-1", "-o", "json").out)
+    first, second = shown["virtualFunctions"]
+    assert (first["usedBy"], second["wanted"]) == ("vm-1", {"vlan": 7, "vlanQos": 3})
+    text = host(state, "functions").out
+    assert "vlan=7 vlanQos=3" in text
+    assert "linkState: Operation not supported" in text

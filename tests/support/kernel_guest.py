@@ -145,7 +145,7 @@ def run(command: list[str], out: Path, *, folder: Path, limit_s: float = RUN_LIM
     out.mkdir(parents=True, exist_ok=True)
     (out / "status").unlink(missing_ok=True)
     (out / "command").write_text(
-        f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root {INSIDE}=1\n"
+        f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root {INSIDE}=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1\n"
         f"cd {shlex.quote(str(folder))}\n"
         f"{shlex.join(command)} > /out/output 2>&1\n"
         "echo $? > /out/status\n"

@@ -19,9 +19,11 @@ from outlive.store import Store
 from outlive.store.http import HttpStore
 from outlive.store.kubernetes import KubernetesStore
 from outlive.store.sqlite import SqliteStore
+from tests.support.accelerated import outside
 from tests.support.api import TOKENS, api
 from tests.support.api_server import shared_server
 from tests.support.live_store import TOLERANCE_S, Connect
+from tests.support.zookeeper import shared_ensemble, zookeeper_store
 
 UP_S, AWAY_S = 23.0, 3.0
 """Seconds of the loop: away first while a host is silent that has lost power at 20 s, and not yet condemned."""
@@ -88,6 +90,28 @@ async def kubernetes(path: Path) -> AsyncIterator[Connect]:
 
 
 @asynccontextmanager
+async def zookeeper(path: Path) -> AsyncIterator[Connect]:
+    """Each process with a session of its own, to three real servers."""
+    access = shared_ensemble().new_chroot()
+    clients: list[Store] = []
+
+    def connected() -> Store:
+        client = zookeeper_store(access, clock=LoopClock())
+        clients.append(client)
+        return client
+
+    first = zookeeper_store(access, clock=LoopClock())
+    clients.append(first)
+    try:
+        with outside():
+            await first.prepare()
+        yield connected
+    finally:
+        for client in clients:
+            await client.close()
+
+
+@asynccontextmanager
 async def restarted(path: Path) -> AsyncIterator[Connect]:
     """The same, and the server is away for ``AWAY_S`` after every ``UP_S``; connections break in mid-call."""
     clients: list[Store] = []
@@ -128,6 +152,7 @@ REAL_STORES: tuple[RealStore, ...] = (
     RealStore("sqlite", sqlite),
     RealStore("http", http),
     RealStore("kubernetes", kubernetes, component="kubernetes"),
+    RealStore("zookeeper", zookeeper, component="zookeeper"),
 )
 RESTARTED = RealStore("http-restarted", restarted, tolerance_s=15.0)
 """An outage that fencers notice costs its time, the clients' pause, and as long again as a host may be silent."""

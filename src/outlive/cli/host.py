@@ -11,7 +11,7 @@ from outlive.base.errors import ExitCode, NotFound, Unavailable, Usage
 from outlive.base.ids import SystemIds
 from outlive.base.natural import natural_key
 from outlive.base.phrases import listing, visible
-from outlive.cli import operator
+from outlive.cli import host_functions, operator
 from outlive.cli.access import Access, WriteAccess
 from outlive.cli.arguments import Hosts, MaybeHost, OneHost, Wait, Yes, host_names
 from outlive.cli.commands import command, group
@@ -251,6 +251,10 @@ async def release(access: WriteAccess, host: OneHost) -> None:
     """Let a host that died too often out of its quarantine: it takes VMs again."""
     async with access.open(write=True) as store:
         write(f"{await release_host(store, access.clock, host, word=SystemIds().uuid())}\n")
+
+
+command(app, "functions")(host_functions.list_functions)
+app.add_typer(host_functions.app, name="function")
 
 
 @command(app)

@@ -20,7 +20,7 @@ from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.node.credentials import Credentials
-from outlive.roles.node import HostLinks, NodePorts
+from outlive.roles.node import HostFunctions, HostLinks, NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, context_trusting, parse_fingerprint, trusting
 
 if TYPE_CHECKING:
@@ -118,6 +118,20 @@ def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort 
     )
 
 
+def host_functions(config: HostConfig, hypervisor: LibvirtHypervisor | NoHypervisor) -> HostFunctions | None:
+    """Virtual functions of the host's network cards, where its configuration names some; guests may have them."""
+    if not config.links.sriov:
+        return None
+    try:
+        from outlive.drivers.links.functions import CardFunctions
+    except ImportError:
+        remedy = "pip install 'outlive[links]'"
+        raise BadInput("pyroute2 is not installed", place=f"{config.file}: links.sriov", remedy=remedy) from None
+    cards = CardFunctions()
+    hypervisor.functions = cards.devices
+    return HostFunctions(cards, config.links.sriov)
+
+
 def host_links(config: HostConfig, clock: Clock) -> HostLinks | None:
     """The host's own network, where the daemon is to make it."""
     if not config.links.is_on:
@@ -213,6 +227,7 @@ def node_ports(
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
         network=network_port(config, store, clock),
+        functions=host_functions(config, hypervisor),
         links=host_links(config, clock),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )

@@ -5,6 +5,8 @@ Such a host is a member and may be a coordinator; it runs no virtual machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from outlive.base.errors import Refused
 from outlive.node.ports import DiskIo, Domain, MigrationProgress, MigrationSettings
 from outlive.node.vm.context import GuestCounts
@@ -13,6 +15,9 @@ from outlive.resources import VirtualMachine
 
 class NoHypervisor:
     """Nothing is here, and nothing is taken."""
+
+    functions: Callable[[], tuple[str, ...]] = tuple
+    """Devices of this host that guests might have."""
 
     async def domains(self) -> tuple[Domain, ...]:
         """None."""

@@ -128,6 +128,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
             hints={DOMAIN_NAME_HINT: domain} if (domain := self.domain_of(vm.project)) else {},
             request_id=req,
             global_request_id=greq,
+            functions=vm.functions,
         )
 
     def _routed(self, request: PlacementRequest, vm: VmView, options: Options, dedicated: str) -> PlacementRequest:
@@ -198,6 +199,7 @@ def placement_class(
         *((vm.host_limit,) if vm.host_limit else ()),
         *((f"domain {domain}",) if domain else ()),
         *((places,) if places else ()),
+        *(((vm.id, vm.functions),) if vm.functions else ()),
     )
     return encode_canonical((*parts, *limits)).decode()
 

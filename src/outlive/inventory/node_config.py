@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from outlive.base.errors import BadInput
+from outlive.inventory.node_functions import read_functions
 from outlive.inventory.node_networks import read_system_networks
 from outlive.node.fencing.policy import FencingConfigInput, FencingConfigResult
 from outlive.node.links.host_addresses import check_system_networks
@@ -163,6 +164,8 @@ def read_node_config(document: Mapping[str, Any], place: str, host: str) -> Impo
         fencing=fencing,
         user=user,
     )
+    if functions := read_functions(source.get):
+        imported.node = {**imported.node, "links": {**imported.node.get("links", {}), "sriov": functions}}
     try:
         check_system_networks(system_networks)
     except BadInput as error:

@@ -17,6 +17,7 @@ from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.drain import DrainController
 from outlive.node.fencing.identity import board_problem
+from outlive.node.functions.reconciler import FunctionReconciler
 from outlive.node.health_monitor import HealthMonitor, PeerHealth
 from outlive.node.membership.join import JoinResult
 from outlive.node.membership.registration import Registration
@@ -43,8 +44,16 @@ _log = get_logger("node.store")
 class Daemon:
     """See the module."""
 
-    def __init__(self, shared: VmContext, random: Random, newcomer: Hypervisor | None = None) -> None:
+    def __init__(
+        self,
+        shared: VmContext,
+        random: Random,
+        newcomer: Hypervisor | None = None,
+        functions: FunctionReconciler | None = None,
+    ) -> None:
         self.shared = shared
+        self.functions = functions
+        """``None``: no card of this host is touched."""
         self._newcomer = newcomer
         """As what this host registers itself if it never was a member; ``None``: an operator does it."""
         self.hurry = asyncio.Event()
@@ -79,6 +88,7 @@ class Daemon:
             self.shared.lease.renew_soon()  # the membership is not to say any longer that the host is armed
         self.workers.enqueue(vm)
         self.reporter.notify()
+        self.shared.functions.notify()
 
     def _entered(self) -> None:
         entered = self.shared.lease.entered
@@ -172,6 +182,8 @@ class Daemon:
             ("storage", self.storage.run),
         ):
             tasks.append(group.create_task(self.keep(name, part), name=name))
+        if self.functions is not None:
+            tasks.append(group.create_task(self.keep("functions", self.functions.run), name="functions"))
         if self.consoles is not None:
             tasks.append(group.create_task(self.keep("consoles", self.consoles.run), name="consoles"))
         return tasks
@@ -232,6 +244,7 @@ class Daemon:
             self.reporter.figures_due()
             self.reporter.notify()
         self.drainer.notify()
+        self.shared.functions.notify()
         await self.reporter.figures()
 
     def _report_outside(self) -> None:

@@ -212,7 +212,7 @@ class Evacuation:
         return Leaver(
             state=state_of(vm),
             power=vm.spec.power_state,
-            method=vm.spec.migration_method,
+            method=vm.spec.move_method,
             moving=active_move(vm) is not None,
             required=required,
         )

@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.base.errors import BadInput
 from outlive.resources import Amounts
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.reservations import ReservationType
 
 CHECK_TYPE_HINT: Final = "_nova_check_type"
@@ -184,6 +185,8 @@ class PlacementRequest(Wire, frozen=True):
     image_properties: dict[str, Any] = {}
     places: tuple[str, ...] = ()
     """Places of storage that it needs and that some host does not reach, as that host names them."""
+    functions: tuple[FunctionNeed, ...] = ()
+    """Virtual functions that the VM needs, and that must be free or its own on its host."""
     hosts: tuple[str, ...] | None = None
     """The candidates; ``None`` means all known hosts."""
     renamed_hosts: dict[str, str] = {}

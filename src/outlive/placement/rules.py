@@ -17,7 +17,8 @@ import msgspec
 
 from outlive.base.phrases import listing
 from outlive.resources import ZONE_LABEL, Hypervisor, VirtualMachine, condition
-from outlive.resources.hosts import WORKING_CONDITIONS, lost_places
+from outlive.resources.functions import FreeFunction, FunctionNeed, function_problem
+from outlive.resources.hosts import WORKING_CONDITIONS, free_functions, lost_places
 from outlive.resources.meta import Part
 from outlive.resources.policies import AffinityRule
 from outlive.resources.reasons import PlaceReason, Reason, reason
@@ -53,6 +54,8 @@ class HostFacts:
     maintenance: str
     lost_places: frozenset[str]
     """Places of storage that it does not reach."""
+    functions: tuple[FreeFunction, ...]
+    """Virtual functions of its cards, and who has them."""
     hypervisor_type: str
     """As flavors say it (``QEMU``, ``CH``); empty when libvirt's word is not known."""
     raw_type: str
@@ -88,6 +91,7 @@ def facts_of(host: Hypervisor) -> HostFacts:
         high_availability=spec.high_availability is not False,
         maintenance=spec.maintenance,
         lost_places=frozenset(lost_places(host)),
+        functions=free_functions(host),
         hypervisor_type=_HYPERVISOR_TYPES.get(machine.hypervisor_type, ""),
         raw_type=machine.hypervisor_type,
         cpu_arch=status.capabilities.cpu_arch,
@@ -239,6 +243,14 @@ def satisfies(has: str, wanted: str) -> bool:
     return has == wanted
 
 
+def unsuited_functions(vm: str, needs: Iterable[FunctionNeed], facts: HostFacts) -> Unsuited | None:
+    """The first virtual function that the VM needs, and that the host does not have free for it."""
+    found = function_problem(vm, needs, facts.functions)
+    if found is None:
+        return None
+    return Unsuited("function-in-use" if found.other else "function-missing", found.message)
+
+
 # What a VM asks of where others are
 
 
@@ -287,6 +299,7 @@ class Demands(Part, frozen=True, kw_only=True):
     zone: str = ""
     project: str = ""
     extra_specs: dict[str, str] = {}
+    functions: tuple[FunctionNeed, ...] = ()
 
     def unsuited(self, facts: HostFacts) -> Unsuited | None:
         """The first thing that a host with these facts is not, and that the VM asks for."""
@@ -313,6 +326,7 @@ def demands_of(vm: VirtualMachine) -> Demands:
         zone=spec.zone,
         project=spec.project,
         extra_specs=spec.extra_specs,
+        functions=spec.functions,
     )
 
 
@@ -473,6 +487,18 @@ def storage_refusal(vm: str, host: str, place: str) -> Reason:
     return reason(PlaceReason.STORAGE_UNREACHED, vm=vm, host=host, place=place or "its daemon does not say which")
 
 
+def function_refusal(
+    vm: str, host: str, needs: Iterable[FunctionNeed], functions: Iterable[FreeFunction]
+) -> Reason | None:
+    """The virtual function that the VM needs and that the host does not have free for it; ``None``: it has all."""
+    found = function_problem(vm, needs, functions)
+    if found is None:
+        return None
+    if not found.other:
+        return reason(PlaceReason.FUNCTION_MISSING, vm=vm, host=host, function=found.function)
+    return reason(PlaceReason.FUNCTION_IN_USE, vm=vm, host=host, function=found.function, other=found.other)
+
+
 def objections(vm: RuledVm, host: str, peers: Peers = NOBODY, facts: HostFacts | None = None) -> list[Reason]:
     """All that ``judge`` would say of the host, hard rules and soft ones: of a VM that runs there already."""
     return [why for _, why in _objections(vm, host, peers, facts)]
@@ -488,6 +514,10 @@ def _objections(vm: RuledVm, host: str, peers: Peers, facts: HostFacts | None) -
             yield True, reason(PlaceReason.NOT_ALLOWED, vm=vm.id, host=host, hosts=vm.host_limit)
     if facts is not None and isinstance(vm, Demands) and (unsuited := vm.unsuited(facts)) is not None:
         yield True, reason(PlaceReason.UNSUITED, vm=vm.id, host=host, why=unsuited.message)
+    if facts is not None and isinstance(vm, Demands):
+        lacks = function_refusal(vm.id, host, vm.functions, facts.functions)
+        if lacks is not None:
+            yield True, lacks
     for rule in vm.rules:
         wrong = _wrong(vm.id, host, rule, peers)
         if wrong is not None:

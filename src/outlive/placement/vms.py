@@ -15,6 +15,7 @@ import msgspec
 
 from outlive.placement.settings import MIB
 from outlive.resources import CPU, MEMORY, AffinityRule, Amounts, VirtualMachine, VirtualMachineSpec
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.meta import object_name
 from outlive.resources.policies import every_rule
 from outlive.resources.vm_states import is_down_for_good
@@ -49,6 +50,8 @@ class VmView(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     disk_gib: int = 0
     disks: tuple[str, ...] = ()
     """As its document names them; none where only a database knows it."""
+    functions: tuple[FunctionNeed, ...] = ()
+    """Virtual functions that it needs of its host."""
     status: str = ""
     server_group: str = ""
     group_policy: str = ""
@@ -259,6 +262,7 @@ def view_of_resource(vm: VirtualMachine) -> VmView:
         os_type=spec.os_type or "unknown",
         disk_gib=spec.disk_gib,
         disks=spec.disks,
+        functions=spec.functions,
         status=vm.status.phase,
         server_group=spec.server_group,
         group_policy=spec.server_group_policy,

@@ -185,7 +185,7 @@ def _may_move(vm: VirtualMachine, *, ours: bool) -> bool:
     """Whether it runs, may be moved while it does, and nothing else of it is under way."""
     if not is_to_run(vm) or unfinished(vm) or is_asked(vm) or active_move(vm) is not None:
         return False
-    if vm.spec.migration_method == "shutdown" or state_of(vm) != VmState.START:
+    if vm.spec.move_method == "shutdown" or state_of(vm) != VmState.START:
         return False
     return not ours or [one.seen for one in vm.status.holders] == ["running"]
 

@@ -47,7 +47,7 @@ from outlive.recovery.view import RecoveryObserver
 from outlive.resources import Cluster, Hypervisor, MemberRecord, Membership, ObjectRef, Reservation, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.codec import encode_canonical
-from outlive.resources.hosts import lost_places, out_of_service
+from outlive.resources.hosts import free_functions, lost_places, out_of_service
 from outlive.resources.reasons import VmReason
 from outlive.runtime.crashes import Crashes
 from outlive.runtime.decisions import DecisionLog
@@ -442,9 +442,10 @@ class RecoveryController:
         self._wake.set()
 
 
-def _host_facts(host: Hypervisor) -> tuple[str, ...]:
+def _host_facts(host: Hypervisor) -> tuple[object, ...]:
     """What of a host calls for a look."""
-    return (host.status.lost, out_of_service(host), host.spec.quarantine_release, *lost_places(host))
+    functions = free_functions(host)
+    return (host.status.lost, out_of_service(host), host.spec.quarantine_release, functions, *lost_places(host))
 
 
 def _facts(record: MemberRecord) -> tuple[object, ...]:

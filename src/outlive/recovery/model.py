@@ -15,6 +15,7 @@ import msgspec
 from outlive.placement.rules import Group
 from outlive.resources import AffinityRule, Consumer, Part, Reservation, condition
 from outlive.resources.cluster import Disarmed
+from outlive.resources.functions import FreeFunction, FunctionNeed
 from outlive.resources.policies import DEFAULT_LIMITS
 from outlive.resources.reasons import Message, Reason, SlotReason, render
 
@@ -44,6 +45,8 @@ class HostState(Part, frozen=True, kw_only=True):
     """Not schedulable only because it is to be drained: what is on its way there it starts, and moves on in order."""
     lost_places: tuple[str, ...] = ()
     """Places of storage that it does not reach."""
+    functions: tuple[FreeFunction, ...] = ()
+    """Virtual functions of its cards, and the VMs that have them or get them."""
     vcpu_milli: int = 0
     """Allocated to the VMs that it reports."""
     vms: int = 0
@@ -171,6 +174,8 @@ class AffectedVm(Part, frozen=True, kw_only=True):
     disks: tuple[str, ...] = ()
     rules: tuple[AffinityRule, ...] = ()
     """Groups that it is in; ``RecoveryView.groups`` says where the others are."""
+    functions: tuple[FunctionNeed, ...] = ()
+    """Virtual functions that it needs of its host."""
     preferred: dict[str, int] = {}
     """Host → weight."""
     selector: str = ""

@@ -21,7 +21,16 @@ from outlive.failover.rules import fits
 from outlive.node.vm.selection import MEBIBYTE, READY, RUN, NodeFigures, NodeMemory
 from outlive.node.vm.start_order import in_order
 from outlive.node.vm.states import VmState
-from outlive.placement.rules import AFFINITY, Peers, Verdict, companions, judge, judge_together, storage_refusal
+from outlive.placement.rules import (
+    AFFINITY,
+    Peers,
+    Verdict,
+    companions,
+    function_refusal,
+    judge,
+    judge_together,
+    storage_refusal,
+)
 from outlive.placement.vms import VmView
 from outlive.recovery.model import (
     Action,
@@ -354,6 +363,9 @@ class _Planner:
         place = self._lost_place(vm, host)
         if place is not None:
             return Verdict(refusal=storage_refusal(vm.id, host, place))
+        lacks = function_refusal(vm.id, host, vm.functions, self._host(host).functions)
+        if lacks is not None:
+            return Verdict(refusal=lacks)
         return judge(vm, host, self._peers)
 
     def _lost_place(self, vm: AffectedVm, host: str) -> str | None:

@@ -58,7 +58,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed, is_lost
-from outlive.resources.hosts import HypervisorStatus, is_only_emptied, lost_places, out_of_service
+from outlive.resources.hosts import HypervisorStatus, free_functions, is_only_emptied, lost_places, out_of_service
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
 from outlive.resources.reasons import LOCKED, OF_EVERY_HOST, HoldReason, Reason
@@ -326,6 +326,7 @@ class RecoveryObserver:
             health=self._health(name, member, host),
             refuses=_refuses(host),
             lost_places=lost_places(host) if host is not None else (),
+            functions=free_functions(host) if host is not None else (),
             drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             awaited=name in awaited,
@@ -575,6 +576,7 @@ class RecoveryObserver:
             wait_limit_s=_wait_limit_s(vm),
             host_limit=view.host_limit,
             disks=vm.spec.disks,
+            functions=vm.spec.functions,
             rules=vm.spec.affinity_rules,
             preferred=vm.spec.preferred_hosts.weights,
             selector=vm.spec.selector,

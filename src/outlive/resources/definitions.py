@@ -24,6 +24,8 @@ import msgspec
 
 from outlive.base.errors import BadInput, Refused
 from outlive.resources.amounts import Amounts
+from outlive.resources.domain_elements import device_name
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.vms import VirtualMachine
 
 SIZE_LIMIT: Final = 256 * 1024
@@ -91,6 +93,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     vcpus: int
     disks: tuple[DefinedDisk, ...] = ()
     ports: tuple[DefinedPort, ...] = ()
+    functions: tuple[FunctionNeed, ...] = ()
+    """Of its interfaces, those that are virtual functions of its host's cards."""
     graphics: tuple[str, ...] = ()
     """Kinds of its screens: ``vnc``, ``spice``."""
     console: str = ""
@@ -143,6 +147,8 @@ def parse(xml: str) -> Definition:
     _check_once("disk", [disk.id for disk in disks if disk.id])
     _check_once("target", [disk.target for disk in disks])
     _check_once("port", [port.id for port in ports])
+    functions = tuple(_functions(devices, ports)) if devices is not None else ()
+    _check_once("virtual function", [one.pci or one.name for one in functions])
     return Definition(
         uuid=uuid,
         name=_name(domain),
@@ -150,6 +156,7 @@ def parse(xml: str) -> Definition:
         vcpus=_vcpus(domain),
         disks=disks,
         ports=ports,
+        functions=functions,
         graphics=tuple(one.get("type", "") for one in domain.iterfind("devices/graphics")),
         console=_console(domain),
         host_devices=domain.find("devices/hostdev") is not None
@@ -212,6 +219,7 @@ def completed(vm: VirtualMachine) -> VirtualMachine:
         resources=Amounts({**vm.spec.resources, **definition.resources}),
         disks=definition.disk_ids,
         ports=definition.port_ids,
+        functions=definition.functions,
     )
     return vm if spec == vm.spec else msgspec.structs.replace(vm, spec=spec)
 
@@ -424,6 +432,31 @@ def _ports(devices: ET.Element, uuid: str) -> list[DefinedPort]:
     return found
 
 
+_FUNCTION: Final = re.compile(r"[^\s/]{1,15}v[0-9]{1,4}")
+"""The name of a virtual function: that of its card, ``v``, and its number."""
+NAMED_FUNCTION: Final = "ua-"
+"""With which the alias of an interface begins that libvirt leaves to users: after it comes the function's name."""
+_PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[FunctionNeed]:
+    """An interface of type ``direct`` in mode ``passthrough`` has the whole device, one of type ``hostdev`` is a PCI
+    device of the guest. libvirt accepts nothing but a virtual function for the second."""
+    found = []
+    for one, port in zip(devices.iterfind("interface"), ports, strict=True):
+        source, alias = one.find("source"), one.find("alias")
+        device = source.get("dev", "") if source is not None else ""
+        if one.get("type") == "direct" and source is not None and source.get("mode") == "passthrough":
+            if _FUNCTION.fullmatch(device):
+                found.append(FunctionNeed(name=device, mac=port.mac))
+        elif one.get("type") == "hostdev":
+            given = alias.get("name", "") if alias is not None else ""
+            name = given.removeprefix(NAMED_FUNCTION) if given.startswith(NAMED_FUNCTION) else ""
+            if source is not None and _PCI.fullmatch(pci := device_name(source, one)):
+                found.append(FunctionNeed(name=name, kind="hostdev", pci=pci, mac=port.mac))
+    return found
+
+
 def made_mac(uuid: str, index: int) -> str:
     """Of an interface that names none: the same on every host and at every start."""
     digest = hashlib.sha256(f"{uuid}/{index}".encode()).hexdigest()
@@ -455,6 +488,15 @@ def with_interface_ids(xml: str, ids: Mapping[int, str]) -> str:
     ):
         if index in ids and parameters is not None:
             parameters.set("interfaceid", ids[index])
+    return ET.tostring(domain, encoding="unicode")
+
+
+def with_function_devices(xml: str, devices: Mapping[str, str]) -> str:
+    """The definition with other devices for virtual functions, by the name of the function."""
+    domain = tree(xml)
+    for source in domain.iterfind("devices/interface[@type='direct']/source"):
+        if (device := source.get("dev", "")) in devices:
+            source.set("dev", devices[device])
     return ET.tostring(domain, encoding="unicode")
 
 

@@ -8,6 +8,14 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta
 
 from outlive.resources.amounts import Amounts
+from outlive.resources.functions import (
+    CARDS_LIMIT,
+    FUNCTIONS_LIMIT,
+    FreeFunction,
+    PhysicalFunction,
+    VirtualFunction,
+    VirtualFunctionSettings,
+)
 from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most, condition, lasts
 
 WORKING_CONDITIONS: Final = (("Ready", "True"), ("HypervisorDisabled", "False"), ("Terminating", "False"))
@@ -26,6 +34,14 @@ def observed_condition(host: Hypervisor) -> Condition | None:
     """What the server wrote of a host that it does not hear of; ``None``: nothing."""
     found = condition(host.status.conditions, READY)
     return found if found is not None and found.reason in OBSERVED.values() and found.status != "True" else None
+
+
+def free_functions(host: Hypervisor) -> tuple[FreeFunction, ...]:
+    """The virtual functions of the host, and who has each of them or gets it."""
+    return tuple(
+        FreeFunction(name=one.name, pci=one.pci, owner=one.used_by or one.reserved_by)
+        for one in host.status.virtual_functions
+    )
 
 
 def bad_condition(host: Hypervisor) -> str:
@@ -156,6 +172,8 @@ class HypervisorSpec(Part, frozen=True, kw_only=True):
     """Whether the host is to be emptied, and takes no new VMs."""
     chassis: str = ""
     """Name of its chassis in OVN; empty: the one of the host's name, or whose host name it is."""
+    virtual_functions: dict[str, VirtualFunctionSettings] = {}
+    """Virtual function → how its daemon programs it, at every start and change; one that is absent stays as it is."""
     quarantine_release: Annotated[str, Meta(max_length=200)] = ""
     """An operator changes it to let the host out of quarantine (``outlive host release``)."""
 
@@ -345,6 +363,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     """Absent: it does well, or nobody says."""
     storage_lost: StorageLoss | None = None
     """Absent: storage serves all VMs here, or nobody says."""
+    physical_functions: Annotated[tuple[PhysicalFunction, ...], at_most(CARDS_LIMIT)] = ()
+    """Cards that its configuration divides into virtual functions."""
+    virtual_functions: Annotated[tuple[VirtualFunction, ...], at_most(FUNCTIONS_LIMIT)] = ()
+    """Virtual functions of these cards, and the VMs that have them."""
     source: str = ""
     """Where these facts come from: ``import``, ``nova``, ``kvm.cloud.sap``, ``daemon``."""
     source_name: str = ""
@@ -379,6 +401,8 @@ _OF_ITS_DAEMON: Final = (
     "status.evicted",
     "status.domainState",
     "status.chassis",
+    "status.physicalFunctions",
+    "status.virtualFunctions",
     "status.storageAddress",
     "status.addresses",
     "status.networks",

@@ -183,7 +183,7 @@ class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
         plural="dhcpleases",
         short_names=("olease",),
         halves=False,
-        quota=Quota(objects=100_000, mebibytes=64),
+        quota=Quota(objects=200_000, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)}, creates=("primary",), deletes=("primary", "users"), labels="refused"
         ),

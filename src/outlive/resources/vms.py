@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from outlive.resources.amounts import Amounts, DiskGib, Size
 from outlive.resources.consoles import Vnc
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.hosts import HostSelector
 from outlive.resources.memberships import Proof
 from outlive.resources.meta import HOST_LABEL, SHARES_LABEL, KindInfo, ObjectRef, Part, Resource, Writers, at_most
@@ -126,6 +127,8 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """Ids of its disks, as locks and cuts name them."""
     ports: tuple[str, ...] = ()
     """Ids of its network ports."""
+    functions: Annotated[tuple[FunctionNeed, ...], at_most(64)] = ()
+    """Those of its network interfaces that are virtual functions of its host's cards."""
     shared_disks: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
     """Ids of those of its disks that other VMs write to as well, each of which names them here too; in a definition
     they are ``<shareable/>``. What is on them has to bear several writers (docs/operating/storage.md#shared)."""
@@ -167,6 +170,16 @@ class VirtualMachineSpec(Part, frozen=True, kw_only=True):
     """What happens to it when its host dies, or does not start it (docs/operating/policies.md#recovery)."""
     request: Request | None = None
     """The last thing that a user asked for once; absent: nothing so far."""
+
+    @property
+    def passed_through(self) -> tuple[FunctionNeed, ...]:
+        """Its virtual functions that are devices of the guest itself: with one it is moved while it is down."""
+        return tuple(one for one in self.functions if one.kind == "hostdev")
+
+    @property
+    def move_method(self) -> Literal["", "live", "shutdown"]:
+        """How it moves: as ``migrationMethod`` says, but for what has a function that is passed through."""
+        return "shutdown" if self.passed_through else self.migration_method
 
     @property
     def affinity_rules(self) -> tuple[AffinityRule, ...]:
@@ -261,6 +274,8 @@ class Migration(Part, frozen=True, kw_only=True):
     """Why it was aborted: a code (``resources.reasons.MigrationReason``)."""
     message: str = ""
     """Why it was aborted, in words for people."""
+    functions: Annotated[tuple[str, ...], at_most(64)] = ()
+    """Virtual functions of the target, by name or PCI address, that are reserved for it until it arrives."""
     listens: str = ""
     """Where the target waits for the state of the guest, as its hypervisor names it."""
     declined: str = ""

@@ -25,6 +25,8 @@ from outlive.node.fencing.context import FencerContext
 from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
+from outlive.node.functions.reconciler import FunctionReconciler
+from outlive.node.functions.settings import SriovDevice
 from outlive.node.host_log import HostLogWriter
 from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
 from outlive.node.links.mtus import NetworkMtus
@@ -34,6 +36,7 @@ from outlive.node.membership.pause import PauseGate
 from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
     CutPort,
+    FunctionPort,
     GuardPort,
     HypervisorPort,
     LinkNotes,
@@ -75,6 +78,14 @@ class ClusterKeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HostFunctions:
+    """Virtual functions of a host's cards, where its daemon makes them."""
+
+    port: FunctionPort
+    devices: tuple[SriovDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HostLinks:
     """A host's own network, where its daemon makes it."""
 
@@ -99,6 +110,8 @@ class NodePorts:
     """Absent: this host never opens secrets."""
     network: NetworkPort | None = None
     """Networks of virtual machines, where a controller programs them."""
+    functions: HostFunctions | None = None
+    """Absent: no card of this host is touched."""
     links: HostLinks | None = None
     """Absent: somebody else makes the host's own network, and nothing of it is touched."""
     storage_statistics: StorageStatisticsPort | None = None
@@ -403,7 +416,11 @@ class NodeRole:
             links=self._links,
             traffic=TrafficMeter(links.port, clock, round(float(settings.usage))) if links is not None else None,
         )
-        return Daemon(shared, self._random.fork("workers"), self._newcomer)
+        functions = None
+        if ports.functions is not None:
+            functions = FunctionReconciler(shared, ports.functions.port, ports.functions.devices)
+            shared.functions = functions
+        return Daemon(shared, self._random.fork("workers"), self._newcomer, functions=functions)
 
     def _link_reconciler(self) -> LinkReconciler | None:
         links = self._ports.links

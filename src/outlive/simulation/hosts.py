@@ -18,6 +18,7 @@ from outlive.node.ports import DiskIo, Domain, DomainState, MigrationProgress, M
 from outlive.resources import CPU, MEMORY, Amounts, VirtualMachine
 from outlive.runtime.virtual import outside_parts
 from outlive.simulation.controllers import Bmc
+from outlive.simulation.functions import SimCards
 from outlive.simulation.guards import SimGuard
 from outlive.simulation.history import History
 from outlive.simulation.hypervisors import SimDomain, SimHypervisor
@@ -194,6 +195,7 @@ class SimHost:
         """The same of each VM, wherever it runs; of others it is a share of their cores, and all of their memory."""
         self.hypervisor = hypervisor
         self.bmc = bmc
+        self.cards = SimCards(machine, spec.functions)
         self.paused = False
         self.guard = Service(f"{spec.name}/guard", self._guard, history, 1.0)
         self.daemon = Service(f"{spec.name}/daemon", lambda process: daemon(self, process), history, RESTART_S)

@@ -19,6 +19,7 @@ from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
+from outlive.resources.functions import FunctionNeed
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
 from outlive.resources.networks import (
     IN_OVN,
@@ -144,6 +145,8 @@ class HostSpec(_Host, frozen=True, kw_only=True):
     domains: dict[str, str] = {}
     """Further failure domains, such as ``power: feed-1``."""
     mode: Mode = "hypervisor"
+    functions: dict[str, Annotated[int, msgspec.Meta(ge=0, le=256)]] = {}
+    """Network card → virtual functions that its daemon has it make."""
 
 
 class HostsSpec(_Host, frozen=True, kw_only=True):
@@ -200,6 +203,8 @@ class VmSpec(_Vm, frozen=True, kw_only=True):
     disks: tuple[str, ...] | None = None
     """Absent: one disk, named after the VM."""
     shared_disks: tuple[str, ...] = ()
+    functions: tuple[FunctionNeed, ...] = ()
+    """Its interfaces that are virtual functions of its host's cards."""
     console_secret: str = ""
     ports: tuple[str, ...] | None = None
     """Absent: one port, named after the VM, and one for each further network."""

@@ -153,6 +153,11 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             "staysBecause": _at("status.degrading.why"),
             "storageLost": _at("status.storage_lost.vms"),
             "storageThen": _at("status.storage_lost.then"),
+            "functions": lambda host: tuple(
+                f"{one.name} used by {one.used_by or 'nobody'}"
+                + (f", for {one.reserved_by}" if one.reserved_by else "")
+                for one in host.status.virtual_functions
+            ),
         },
     ),
     "coverage": Subject(

@@ -17,6 +17,7 @@ from outlive.base.clock import Clock, LoopClock, as_datetime
 from outlive.base.errors import BadInput, OutliveError
 from outlive.base.ids import Ids, SeededIds
 from outlive.base.random import Random
+from outlive.node.functions.settings import SriovDevice
 from outlive.node.liveness import sight_without_server
 from outlive.node.ports import DomainState
 from outlive.node.vm.context import NodeSettings
@@ -24,7 +25,7 @@ from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine, Vir
 from outlive.resources.codec import convert
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
-from outlive.roles.node import NodePorts, NodeRole
+from outlive.roles.node import HostFunctions, NodePorts, NodeRole
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
@@ -332,6 +333,7 @@ class World:
             storage=storage,
             power=PowerClient(process, self._bmcs, lambda other: self.networks.reaches(Segment.BMC, name, other)),
             cut=None if self.spec.cuts == "none" else storage,
+            functions=_functions(host),
         )
         shown = partial(
             TokenStore,
@@ -525,3 +527,9 @@ def _subject(arguments: Mapping[str, Any]) -> str:
         if name in arguments:
             return _said(arguments[name])
     return "cluster"
+
+
+def _functions(host: SimHost) -> HostFunctions | None:
+    """Virtual functions of its cards, as its configuration names them."""
+    devices = tuple(SriovDevice(device=name, count=count) for name, count in host.spec.functions.items())
+    return HostFunctions(host.cards, devices) if devices else None

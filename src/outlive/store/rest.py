@@ -16,7 +16,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,7 @@ from outlive.resources import KINDS, ObjectRef, R, Resource
 from outlive.resources.foreign import ForeignResource
 from outlive.store.contract import Change, Malformed, Page, Reset, Synced
 from outlive.store.http_answers import ANSWER_SECONDS, ListPage, Remedies, decoded, object_of, refusal
+from outlive.store.observation import StreamObservation
 from outlive.store.rules import check_has_status, check_replaceable, encode_object, kind_of, not_found
 from outlive.store.selectors import Selector
 from outlive.store.tables import understood
@@ -86,7 +87,7 @@ class RestStore(abc.ABC):
         self._random = random
         self._calls = calls
         self._session: HttpSession | None = None
-        self._observations: list[RestObservation[Resource]] = []
+        self._observations: list[StreamObservation[Resource]] = []
         self._closed = False
 
     async def get(self, kind: type[R], name: str, *, fresh: bool = False) -> R:
@@ -173,17 +174,17 @@ class RestStore(abc.ABC):
         raw = await self._call("PATCH", self._path_of(ref), body=body, content_type=MERGE_PATCH)
         return object_of(kind_of(ref), raw, writing=True)
 
-    def observe(self, kind: type[R], *, selector: Selector | None = None) -> RestObservation[R]:
+    def observe(self, kind: type[R], *, selector: Selector | None = None) -> StreamObservation[R]:
         """Lists, says ``Synced``, then follows, over any number of connections."""
         path = self._path(kind)
         if self._closed:
             raise _closed()
         chosen = {"labelSelector": str(selector)} if selector is not None and selector.terms else {}
-        observation: RestObservation[R] = RestObservation(
+        observation: StreamObservation[R] = StreamObservation(
             self._follow(kind, path, chosen), AHEAD_PAGES * self.page_objects
         )
         self._observations = [other for other in self._observations if not other.ended]
-        self._observations.append(cast("RestObservation[Resource]", observation))
+        self._observations.append(cast("StreamObservation[Resource]", observation))
         return observation
 
     async def close(self) -> None:
@@ -309,65 +310,6 @@ class RestStore(abc.ABC):
 
     def _path_of(self, ref: ObjectRef) -> str:
         return self._path(kind_of(ref), ref.key)
-
-
-class RestObservation(Generic[R]):
-    """One observer's stream, read ahead by a task of its own, so that a cancelled wait loses nothing."""
-
-    def __init__(self, changes: AsyncGenerator[Change[R], None], ahead: int) -> None:
-        self._queue: asyncio.Queue[Change[R] | None] = asyncio.Queue(ahead)
-        self._failure: BaseException | None = None
-        self._closed = False
-        self._task = asyncio.create_task(self._read(changes), name="observation")
-        self._task.add_done_callback(self._ended)
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing comes any more."""
-        return self._task.done()
-
-    def __aiter__(self) -> RestObservation[R]:
-        return self
-
-    async def __anext__(self) -> Change[R]:
-        """The next change; waits for ever if there is none."""
-        if self._closed:
-            raise StopAsyncIteration
-        change = None if self._failure is not None and self._queue.empty() else await self._queue.get()
-        if change is not None:
-            return change
-        if self._failure is not None and not self._closed:
-            raise self._failure
-        raise StopAsyncIteration
-
-    async def aclose(self) -> None:
-        """Stop; a pending wait for a change sees the end of the stream."""
-        self._closed = True
-        await self._stop()
-
-    async def fail(self, failure: Exception) -> None:
-        """Stop; a pending wait for a change raises the failure."""
-        self._failure = self._failure or failure
-        await self._stop()
-
-    async def _stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        while not self._queue.empty():
-            self._queue.get_nowait()
-        self._queue.put_nowait(None)
-
-    async def _read(self, changes: AsyncGenerator[Change[R], None]) -> None:
-        async with aclosing(changes):
-            async for change in changes:
-                await self._queue.put(change)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None:
-            self._failure = failure
-            if self._queue.empty():
-                self._queue.put_nowait(None)
 
 
 def _check_written_whole(kind: type[Resource]) -> None:

@@ -96,8 +96,7 @@ def _run_once(session: pytest.Session) -> tuple[kernel_guest.Ended, list[dict[st
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "ended").exists():
-            command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-q"]
-            command += ["-p", "no:schemathesis", *_selected(session)]
+            command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *_selected(session)]
             ended = kernel_guest.run(command, folder, folder=PROJECT)
             (folder / "ended").write_text(json.dumps(ended))
         ended = kernel_guest.Ended(*json.loads((folder / "ended").read_text()))

@@ -18,7 +18,7 @@ from outlive.failover.calls import (
 )
 from outlive.failover.sizes import ResolvedSize, resolve_size
 from outlive.placement.engine import Engine
-from outlive.placement.filters.location import StatusConditions
+from outlive.placement.filters.location import HostDemands, StatusConditions
 from outlive.placement.fleet import Fleet
 from outlive.placement.pipelines import PipelineTable
 from outlive.placement.request import HANA_SPEC, SILENT, Intent, Options
@@ -34,6 +34,7 @@ from outlive.resources import (
     HypervisorStatus,
     ObjectMeta,
 )
+from outlive.resources.functions import FunctionNeed, VirtualFunction
 from outlive.resources.hosts import DomainCapabilities, StorageLoss
 
 GIB = 2**30
@@ -177,10 +178,39 @@ def test_a_vm_asks_for_the_places_of_its_disks_that_some_host_does_not_reach_and
     assert caller.validate(here, "h").request.places == ()
     classes = {placement_class(one, GROUPED, with_project=False, places=caller.places(one)) for one in (here, there)}
     assert len(classes) == 2
-    refusal = StatusConditions().refusal((True, False, ("rbd:vms",)), facts_of(losing))
+    refusal = StatusConditions().refusal(HostDemands(True, False, ("rbd:vms",)), facts_of(losing))
     assert refusal is not None
     assert refusal.code == "storage-unreached"
-    assert StatusConditions().refusal((True, False, ()), facts_of(losing)) is None
+    assert StatusConditions().refusal(HostDemands(True, False), facts_of(losing)) is None
+
+
+def test_a_vm_asks_for_its_virtual_functions_and_is_of_its_own_class_then() -> None:
+    """A host without an equal one is refused, and so is one where another VM has it or is to get it."""
+    need = FunctionNeed(name="eth0v0", kind="hostdev", pci="0000:01:10.0")
+    with_one = msgspec.structs.replace(vm(), functions=(need,))
+    caller = Caller()
+    for call in (
+        caller.new(with_one, resolve_size(with_one), ignore=()),
+        caller.reuse(with_one, resolve_size(with_one), ignore=()),
+        caller.validate(with_one, "h"),
+    ):
+        assert call.request.functions == (need,)
+    assert len({placement_class(one, GROUPED, with_project=False) for one in (vm(), with_one)}) == 2
+
+    def refused(**function: str) -> str:
+        given = {"name": "eth0v0", "physical_function": "eth0", "pci": "0000:01:10.0", **function}
+        status = HypervisorStatus(virtual_functions=(VirtualFunction(**given),))
+        host = Hypervisor(metadata=ObjectMeta(name="h"), status=status)
+        demands = HostDemands(True, False, (), with_one.id, (need,))
+        refusal = StatusConditions().refusal(demands, facts_of(host))
+        return refusal.code if refusal is not None else ""
+
+    assert refused() == ""
+    assert refused(used_by=with_one.id) == ""
+    assert refused(used_by="another") == "function-in-use"
+    assert refused(reserved_by="another") == "function-in-use"
+    assert refused(name="eth0v1") == "function-missing"
+    assert refused(pci="0000:01:10.1") == "function-missing"
 
 
 def test_a_host_common_to_the_whole_class_is_left_out_of_its_search():

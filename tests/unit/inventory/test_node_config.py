@@ -223,3 +223,17 @@ def test_validate_fencing(
     result = validate_fencing(FencingConfigInput(**{**INPUT, **changes}))
     assert (result.errors, result.warnings) == (errors, warnings)
     assert (result.safe_after, result.earliest_recovery) == (safe_after, earliest)
+
+
+def test_virtual_functions_come_along_where_they_are_enabled() -> None:
+    """A card is called ``phy`` or ``device`` there."""
+    devices = [{"phy": "enp1s0f0", "vfcount": 8, "mtu": 9000}, {"device": "enp1s0f1", "vfcount": 4}]
+    networking = {"bridge_device": "bond0", "sriov_enable": True, "sriov_device": devices}
+    assert read(guest_networking=networking).node["links"]["sriov"] == [
+        {"device": "enp1s0f0", "count": 8, "mtu": 9000},
+        {"device": "enp1s0f1", "count": 4},
+    ]
+    assert "sriov" not in read(guest_networking={**networking, "sriov_enable": False}).node.get("links", {})
+    bad = {**networking, "sriov_device": [{"phy": "enp1s0f0", "vfcount": "many"}]}
+    with pytest.raises(BadInput, match=r"guest_networking.sriov_device\[0\] cannot be"):
+        read(guest_networking=bad)

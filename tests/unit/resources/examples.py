@@ -16,10 +16,22 @@ from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
 from outlive.resources.cluster import Pause, SystemNetwork
+from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
 from outlive.resources.hosts import HostDeath, InterfaceRates, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
+
+SETTINGS = VirtualFunctionSettings(
+    vlan=7,
+    vlan_qos=3,
+    tx_rate_min=10,
+    tx_rate_max=100,
+    spoof_check=True,
+    link_state="enable",
+    trust=True,
+    query_rss=True,
+)
 
 _OTHERS: tuple[r.Resource, ...] = (
     r.Cluster(
@@ -178,6 +190,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             drain=True,
             quarantine_release="w",
             chassis="c1",
+            virtual_functions={"eth0v0": SETTINGS},
         ),
         status=r.HypervisorStatus(
             capacity=AMOUNTS,
@@ -216,6 +229,21 @@ _OTHERS: tuple[r.Resource, ...] = (
             deaths=(HostDeath(at=MOMENT, uid="u", epoch=2, proof="power", counts=False),),
             quarantine=Quarantine(since=MOMENT, until=MOMENT, deaths=3, word="w"),
             degrading=r.Degrading(since=MOMENT, causes=("disk",), score=20, leaving="stays", why="no_room"),
+            physical_functions=(PhysicalFunction(name="eth0", vf_count=4, mtu=9000, message="m"),),
+            virtual_functions=(
+                VirtualFunction(
+                    name="eth0v0",
+                    physical_function="eth0",
+                    pci="0000:01:10.0",
+                    mac="52:54:00:00:00:01",
+                    phys_mac="52:54:00:00:00:02",
+                    mtu=9000,
+                    used_by="vm-1",
+                    reserved_by="vm-2",
+                    settings=SETTINGS,
+                    message="m",
+                ),
+            ),
             source="import",
             source_name="KVM_1",
             observed_at=MOMENT,
@@ -412,6 +440,7 @@ _OTHERS: tuple[r.Resource, ...] = (
             power_state="stopped",
             disks=("d",),
             ports=("p",),
+            functions=(FunctionNeed(name="eth0v0", kind="hostdev", pci="0000:01:10.0", mac="52:54:00:00:00:01"),),
             shared_disks=("d",),
             console_secret="console-web",
             disk_cache="directsync",
@@ -447,6 +476,7 @@ _OTHERS: tuple[r.Resource, ...] = (
                 attempts=1,
                 prior_home="h1",
                 new_home="h1",
+                functions=("eth0v0",),
                 listens="h2:49152",
                 declined="run-1",
                 reason="r",

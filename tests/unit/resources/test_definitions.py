@@ -190,3 +190,34 @@ def test_an_interface_id_is_a_uuid_as_libvirt_wants_it(interface: str) -> None:
 def test_one_interface_id_in_two_forms_is_there_twice() -> None:
     with pytest.raises(BadInput, match="is there twice"):
         parse(definition(WITH_ID.format(LSP) + WITH_ID.format(LSP.upper().replace("-", ""))))
+
+
+class TestVirtualFunctions:
+    PASSED = (
+        "<interface type='hostdev' managed='yes'><mac address='52:54:00:00:00:02'/><source>"
+        "<address type='pci' domain='0x0000' bus='0x01' slot='0x10' function='0x2'/></source>{}</interface>"
+    )
+
+    def test_interface_that_has_a_whole_function_needs_it_by_name(self) -> None:
+        direct = "<interface type='direct'><mac address='52:54:00:00:00:01'/><source dev='{}' mode='{}'/></interface>"
+        (need,) = parse(definition(direct.format("enp1s0f0v3", "passthrough"))).functions
+        assert (need.name, need.kind, need.pci, need.mac) == ("enp1s0f0v3", "direct", "", "52:54:00:00:00:01")
+        assert parse(definition(direct.format("enp1s0f0v3", "bridge"))).functions == ()
+        assert parse(definition(direct.format("enp1s0f0", "passthrough"))).functions == ()
+
+    def test_interface_that_is_passed_through_needs_its_pci_address(self) -> None:
+        (need,) = parse(definition(self.PASSED.format(""))).functions
+        assert (need.name, need.kind, need.pci) == ("", "hostdev", "0000:01:10.2")
+        (named,) = parse(definition(self.PASSED.format("<alias name='ua-eth0v2'/>"))).functions
+        assert (named.name, named.pci) == ("eth0v2", "0000:01:10.2")
+
+    def test_vm_with_a_function_that_is_passed_through_is_moved_while_it_is_down(self) -> None:
+        spec = VirtualMachineSpec(definition=definition(self.PASSED.format("")), migration_method="live")
+        vm = completed(VirtualMachine(metadata=ObjectMeta(name=UUID), spec=spec))
+        assert [one.pci for one in vm.spec.functions] == ["0000:01:10.2"]
+        assert (vm.spec.migration_method, vm.spec.move_method) == ("live", "shutdown")
+
+    def test_one_function_is_not_named_twice(self) -> None:
+        twice = self.PASSED.format("") + self.PASSED.format("").replace("00:02'", "00:03'")
+        with pytest.raises(BadInput, match=r"virtual function .0000:01:10\.2. is there twice"):
+            parse(definition(twice))

@@ -45,6 +45,7 @@ DERIVED: Final = {
         "management": "`daemons`",
         "fencing": "`armed`, `profile`, `proofs`, `bmc`",
         "quarantineRelease": "no host begins in quarantine",
+        "virtualFunctions": "nobody programs any",
         "chassis": "hosts are found by the host name of their chassis",
     },
     VirtualNetworkSpec: {"hostLabels": "a network reaches all hosts"},
@@ -55,7 +56,6 @@ DERIVED: Final = {
         "disarmedUntil": "the verb `disarm-cluster`",
         "confirmedIncarnation": "the verb `confirm-incarnation`",
         "primary": "the verbs `primary` and `secondary`",
-        "systemNetworks": "simulated hosts are on their networks already",
     },
 }
 """What is said in other words, or by verbs of the timeline."""
@@ -80,6 +80,7 @@ VM: Final = {
     "recoveryTimeObjectiveS": 60.0,
     "powerState": "stopped",
     "disks": ["d1"],
+    "functions": [{"name": "eth0v0", "kind": "hostdev", "pci": "0000:01:10.0", "mac": "52:54:00:00:00:01"}],
     "sharedDisks": ["d1"],
     "consoleSecret": "console-web",
     "ports": ["p1", "p2"],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import libvirt
+import msgspec
 
 from outlive.base.deadline import deadline
 from outlive.base.errors import BadInput, InUse, OutliveError, Refused, Unavailable, Unknown
@@ -90,6 +91,8 @@ class LibvirtHypervisor:
         """``screen_password``: that of the screens of a VM, by its name; ``OutliveError``. ``monitors``: those of Ceph
         that definitions may name."""
         self.settings = settings
+        self.functions: Callable[[], tuple[str, ...]] = tuple
+        """Devices of this host that guests may have beside ``hostDevices``: virtual functions that its daemon makes."""
         self._monitors = monitors
         self._screen_password = screen_password
         self.service = Service(settings.uri, threads=settings.threads, limit_s=float(settings.call_limit))
@@ -222,7 +225,7 @@ class LibvirtHypervisor:
         sockets = {name: self.runs.socket(vm.name, run_id, name) for name in SOCKETS}
         password = await self._password(vm)
         start = Start(vm, run_id, epoch, incoming is not None, sockets, password)
-        xml = domain_xml(start, self.settings, self._monitors)
+        xml = domain_xml(start, self._allowing(), self._monitors)
         old = self.runs.of(vm.name)
         there = await self._processes(vm.name)
         if there or vm.name in self._creating or (old is not None and await self._may_appear([old])):
@@ -279,7 +282,7 @@ class LibvirtHypervisor:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
 
         def begin(connection: libvirt.virConnect) -> Vnc | None:
-            check_paths(run.vm, xml, self.settings)  # here, since a disk may hang
+            check_paths(run.vm, xml, self._allowing())  # here, since a disk may hang
             self._make_places(run.vm)
             return _created(connection, xml, flags)
 
@@ -307,6 +310,11 @@ class LibvirtHypervisor:
                 raise BadInput(f"{run.vm} does not start: {why}", remedy="correct its definition") from None
             raise Refused(f"{run.vm} does not start: {why}", remedy="see libvirt's log") from None
         _log.info("domain.created", vm=run.vm, run_id=run.run_id, epoch=run.epoch, incoming=run.incoming)
+
+    def _allowing(self) -> LibvirtSettings:
+        """The settings, with what guests may have of this host's cards."""
+        allowed = (*self.settings.host_devices, *self.functions())
+        return msgspec.structs.replace(self.settings, host_devices=allowed)
 
     def _make_places(self, vm: str) -> None:
         """The slice, where nobody has made it yet, and the log of the console."""

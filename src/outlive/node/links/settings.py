@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.base.errors import BadInput
+from outlive.node.functions.settings import SriovDevices, check_devices
 from outlive.node.links.host_addresses import BY_ID
 from outlive.node.links.mtu import SMALLEST_MTU
 from outlive.resources.cluster import SystemNetworkName
@@ -45,6 +46,8 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     confirm_timeout: Duration = Duration(10.0)
     """How long the store may take to answer after the host's own network was changed; then the change is undone. At
     most half of the time after which the guard would stop the host's VMs."""
+    sriov: SriovDevices = ()
+    """Network cards that this host divides into virtual functions; none: no card is touched."""
 
     def __post_init__(self) -> None:
         for name, link in self.system_networks.items():
@@ -53,10 +56,11 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         if self.bridge_device:
             check_device(self.bridge_device, "links.bridgeDevice")
         check_mtu(self.bridge_mtu or 1, "links.bridgeMtu")
+        check_devices(self.sriov)
 
     @property
     def is_on(self) -> bool:
-        """Whether the daemon makes anything."""
+        """Whether the daemon makes bridges of its own."""
         return bool(self.system_networks or self.bridge_device)
 
 

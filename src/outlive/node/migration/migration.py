@@ -183,7 +183,7 @@ async def _begin(side: Side) -> float | None:
 async def _send(side: Side) -> float | None:
     """One attempt to move it while it runs."""
     node, vm, move = side.node, side.vm, side.move
-    if vm.spec.migration_method == "shutdown":
+    if vm.spec.move_method == "shutdown":
         return await side.abort(MigrationReason.LIVE_FORBIDDEN)
     if len(node.outgoing) >= node.settings.moves:
         return side.wait_in_line()
@@ -211,7 +211,7 @@ async def _attempt_failed(side: Side) -> float | None:
     vm, move = side.vm, side.move
     if move.attempts < LIVE_ATTEMPTS:
         return await side.to(P.REQUESTED, 0.0)
-    if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.migration_method == "live":
+    if vm.status.phase == VmState.MIGRATE_LIVE or vm.spec.move_method == "live":
         return await side.abort(MigrationReason.LIVE_FAILED)
     return await side.to(P.REQUESTED, 0.0, mode="cold")
 
@@ -348,6 +348,8 @@ async def _make_ready(side: Side) -> float | None:
         return LOOK_S
     if why := await refuses_move(node, side.vm):
         return await side.abort(MigrationReason.AGAINST_RULE, why=why)
+    if (lacks := await node.functions.reserve(side.vm)) is not None:
+        return await side.abort(MigrationReason.FUNCTION_NOT_FREE, why=render(lacks).text, host=node.host)
     if move.mode == "cold":
         return await side.to(P.TARGET_READY, LOOK_S)
     if len(node.incoming) >= node.settings.moves:

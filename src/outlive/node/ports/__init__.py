@@ -10,6 +10,7 @@ neither the event loop nor the end of the call, whatever it waits for. No driver
 process asked for goes on when it is killed, or it does not; whoever comes next looks.
 """
 
+from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
 from outlive.node.ports.guard import GuardPort, GuardReport
 from outlive.node.ports.hypervisor import (
     POST_COPY_STALL_S,
@@ -57,7 +58,10 @@ __all__ = [
     "DiskLock",
     "Domain",
     "DomainState",
+    "FoundCard",
+    "FoundFunction",
     "FoundLinks",
+    "FunctionPort",
     "GuardPort",
     "GuardReport",
     "HostLink",

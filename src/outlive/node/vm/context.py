@@ -39,10 +39,12 @@ from outlive.node.ports import (
 from outlive.node.storage_watch import StorageLosses
 from outlive.node.vm.domains import ForeignDomains, LocalDomains
 from outlive.node.vm.states import followed, mine
+from outlive.placement.rules import function_refusal
 from outlive.resources import HOST_LABEL, Fault, Holder, Membership, ObjectRef, VirtualMachine
 from outlive.resources.consoles import CONSOLE_LINES
 from outlive.resources.hosts import LOG_LINES
 from outlive.resources.policies import AffinityRule
+from outlive.resources.reasons import Reason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.vms import RUN_FINALIZER, VirtualMachineStatus
 from outlive.runtime.decisions import DecisionLog
@@ -279,6 +281,48 @@ class ConsoleLogs(Protocol):
         ...
 
 
+class FunctionBookings(Protocol):
+    """The virtual functions of this host's cards, as starts and moves of virtual machines need them."""
+
+    async def assign(self, vm: VirtualMachine) -> Reason | None:
+        """Have the VM, which starts here, use the functions that it needs; what is in the way. ``Unavailable``."""
+        ...
+
+    async def reserve(self, vm: VirtualMachine) -> Reason | None:
+        """Reserve them for a VM that is on its way here; what is in the way. ``Unavailable``."""
+        ...
+
+    def plug(self, vm: VirtualMachine) -> VirtualMachine:
+        """The VM as this host is to create it: with the names that the functions' devices have here."""
+        ...
+
+    def notify(self) -> None:
+        """A VM came, or left: look at the books soon."""
+        ...
+
+
+class NoFunctionBookings(FunctionBookings):
+    """This host has no virtual functions: a VM that needs some does not start here."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    async def assign(self, vm: VirtualMachine) -> Reason | None:
+        """The first function that is missing."""
+        return function_refusal(vm.name, self._host, vm.spec.functions, ())
+
+    async def reserve(self, vm: VirtualMachine) -> Reason | None:
+        """The same."""
+        return await self.assign(vm)
+
+    def plug(self, vm: VirtualMachine) -> VirtualMachine:
+        """The same."""
+        return vm
+
+    def notify(self) -> None:
+        """There is nothing to look at."""
+
+
 @dataclass(slots=True)
 class VmContext:
     """See the module."""
@@ -310,6 +354,8 @@ class VmContext:
     """This host's own addresses by network."""
     network: NetworkPort = field(default_factory=NoNetworks)
     """Of virtual machines, as far as a controller programs them."""
+    functions: FunctionBookings = field(init=False)
+    """Virtual functions of this host's cards."""
     links: LinkReconciler | None = None
     """What the daemon makes of this host's own network; ``None``: nothing."""
     traffic: TrafficMeter | None = None
@@ -340,6 +386,7 @@ class VmContext:
     """Virtual machines here that storage does not serve any more."""
 
     def __post_init__(self) -> None:
+        self.functions = NoFunctionBookings(self.host)
         self.lease = LeaseRenewer(self)
         self.foreign = ForeignDomains(self.domains, self.store, self.clock, self.host)
 

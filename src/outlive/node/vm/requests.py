@@ -39,7 +39,7 @@ from outlive.node.vm.states import active_move, in_phase, state_of
 from outlive.placement.rules import demands_of
 from outlive.resources import VirtualMachine
 from outlive.resources.devices import NO_DISK, device_of
-from outlive.resources.reasons import Reason, VmReason, reason, render
+from outlive.resources.reasons import PlaceReason, Reason, VmReason, reason, render
 from outlive.resources.vms import Answer, Request, RequestVerb, VirtualMachineStatus
 from outlive.runtime.decisions import Decision
 from outlive.runtime.units import Amount
@@ -348,7 +348,9 @@ async def _attach(node: VmContext, vm: VirtualMachine, request: Request) -> Reas
             return _refused(f"it does not run on {node.host}")
         if vm.spec.definition and device_of(vm.spec.definition, name).disk:
             return _refused(NO_DISK)
-        await node.domains.attach(await node.network.plug(vm), name, run_id)
+        if (lacks := await node.functions.assign(vm)) is not None:
+            return lacks
+        await node.domains.attach(node.functions.plug(await node.network.plug(vm)), name, run_id)
     except (BadInput, NotFound, Refused) as error:
         return _refused(error.message)
     return None
@@ -404,13 +406,18 @@ class Places:
     rules: Ruled = field(default_factory=lambda: Ruled({}))
     home: str = ""
     """Where it is to go back to."""
+    passed_through: tuple[str, ...] = ()
+    """Its virtual functions because of which it is moved while it is down."""
 
     def answer(self, request: Request, result: VmRequestResult, why: Reason | None = None) -> Answer:
         """With the rule by which it is refused, or the soft ones that it goes against where it goes; ``why``: what kept
         its host from doing it."""
         if why is not None:
             return Answer(id=request.id, code=result.code, message=str(render(why)))
-        message = "; ".join(str(render(one)) for one in self._told(result, request.target or self.home))
+        told = self._told(result, request.target or self.home)
+        if self.passed_through and result.ok and result.writes.node is not UNSET:
+            told = (*told, reason(PlaceReason.MOVED_DOWN, functions=self.passed_through))
+        message = "; ".join(str(render(one)) for one in told)
         return Answer(id=request.id, code=result.code, message=message)
 
     def _told(self, result: VmRequestResult, target: str) -> tuple[Reason, ...]:
@@ -430,7 +437,8 @@ async def places_for(store: Store, vm: VirtualMachine, request: Request) -> Plac
         return Places()
     hosts, home = await survey(store), vm.status.home if request.verb == "unmigrate" else ""
     leaving = vm.host if request.with_group else ""
-    return Places(hosts, await ruled(store, vm, hosts, leaving=leaving, returning=home), home)
+    rules = await ruled(store, vm, hosts, leaving=leaving, returning=home)
+    return Places(hosts, rules, home, tuple(one.label for one in vm.spec.passed_through))
 
 
 def _decide(node: VmContext, vm: VirtualMachine, request: Request, places: Places) -> VmRequestResult:
@@ -457,7 +465,7 @@ def request_input(
             state=state_of(vm),
             node=vm.host,
             last_node=away_from(vm),
-            method=vm.spec.migration_method or "none",
+            method=vm.spec.move_method or "none",
             migration_active=active_move(vm) is not None,
             held=bool(vm.status.holders),
             **needs(vm, places.rules),

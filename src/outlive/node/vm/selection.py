@@ -18,6 +18,7 @@ from typing import Final, Literal, TypedDict
 import msgspec
 
 from outlive.base.natural import natural_key
+from outlive.node.functions.books import move_refusals
 from outlive.node.membership.states import member_view
 from outlive.node.vm.context import VmContext
 from outlive.node.vm.states import VmState, state_of
@@ -334,9 +335,10 @@ def relocated(vm: VirtualMachine, *, target: str, home: str, phase: str, move_id
         id=move_id,
         source=vm.host,
         target=target,
-        mode="cold" if vm.spec.migration_method == "shutdown" else "live",
+        mode="cold" if vm.spec.move_method == "shutdown" else "live",
         prior_home=vm.status.home,
         new_home=new_home,
+        functions=tuple(one.name or one.pci for one in vm.spec.functions),
     )
     return _replace(status, migration=move, reason="", message="")
 
@@ -377,11 +379,15 @@ class Ruled:
 async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str = "", returning: str = "") -> Ruled:
     """What its rules say of each host but its own, by a fresh look at the others of its groups.
 
-    All virtual machines are listed for one that is in a group, and none for any other. Whoever is on a host that does
-    not work is not regarded. ``leaving``: a host that all leave: who is there goes where this one goes. ``returning``:
-    a host that takes its own back: who belongs there counts as there.
+    All virtual machines are listed for one that is in a group or has virtual functions, and none for any other. Whoever
+    is on a host that does not work is not regarded. ``leaving``: a host that all leave: who is there goes where this
+    one goes. ``returning``: a host that takes its own back: who belongs there counts as there.
     """
     demands, peers = demands_of(vm), Peers()
+    lacking: dict[str, Reason] = {}
+    if vm.spec.functions:
+        everyone = [one async for one in list_all(store, VirtualMachine)]
+        lacking = move_refusals(vm, {host: one.functions for host, one in hosts.facts.items()}, everyone)
     works = {node.name for node in hosts.nodes if node.daemon_state == RUN} - {leaving}
     if demands.rules:
         async for one in list_all(store, VirtualMachine):
@@ -394,6 +400,8 @@ async def ruled(store: Store, vm: VirtualMachine, hosts: Hosts, *, leaving: str 
         place = first_lost(vm.spec.disks, hosts.lost_places.get(host, ()))
         if place is not None:
             return Verdict(refusal=storage_refusal(vm.name, host, place))
+        if host in lacking:
+            return Verdict(refusal=lacking[host])
         return judge(demands, host, peers, hosts.facts.get(host))
 
     return Ruled({node.name: verdict(node.name) for node in hosts.nodes if node.name != vm.host})

@@ -69,6 +69,7 @@ TRANSIENT: Final = (
     VmReason.ISOLATION_UNCONFIRMED,
     VmReason.GUARD_GAVE_UP,
     VmReason.FOREIGN_DOMAIN,
+    VmReason.FUNCTION_NOT_FREE,
 )
 """Reasons that may end, and that another host may not have."""
 OBSTRUCTION_TRIES: Final = 3
@@ -220,7 +221,7 @@ async def create(
     node.domains.begin(name, run_id)
     try:
         with deadline(limit_s):
-            plugged = await node.network.plug(entry.vm)
+            plugged = node.functions.plug(await node.network.plug(entry.vm))
             await node.domains.hypervisor.create(plugged, run_id=run_id, epoch=epoch, incoming=incoming)
     except Unknown as error:
         problem = str(error) or f"not created within {limit_s:g} s"
@@ -380,7 +381,7 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
     if entry.ruling.wait_s:
         return entry.ruling.wait_s
     try:
-        why = await obstacle(node, entry.vm)
+        why = await obstacle(node, entry.vm) or await _without_functions(node, entry.vm)
     except Exception:
         await release(node, name)  # nothing was created: whatever went wrong, no entry stays behind
         raise
@@ -396,6 +397,12 @@ async def _start(node: VmContext, name: str, turn: StartTurn, memory: VmMemory, 
     if created.invalid:
         return await _obstructed(node, entry.vm, reason(VmReason.DEFINITION_INVALID, problem=created.problem), memory)
     return await _failed(node, entry.vm, created.problem or "its domain ended at once", memory)
+
+
+async def _without_functions(node: VmContext, vm: VirtualMachine) -> Reason | None:
+    """The virtual function that it does not get here; ``None``: it uses all that it needs from now on."""
+    why = await node.functions.assign(vm)
+    return None if why is None else reason(VmReason.FUNCTION_NOT_FREE, why=render(why).text, host=node.host)
 
 
 async def report_waiting(node: VmContext, vm: VirtualMachine, code: VmReason) -> None:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from outlive.placement.columns import BoolVector
 from outlive.placement.request import FAILOVER_SEARCH, INTERNAL_CALLS, Destination, InstanceGroup, Intent
-from outlive.placement.rules import HostFacts, unsuited_zone
+from outlive.placement.rules import HostFacts, unsuited_functions, unsuited_zone
 from outlive.placement.steps import FactsFilter, Filter, OnError, Reason, Run
+from outlive.resources.functions import FunctionNeed
+
+
+class HostDemands(NamedTuple):
+    """What a host must be and have."""
+
+    available: bool
+    """Highly available."""
+    in_service: bool
+    """In no maintenance."""
+    places: tuple[str, ...] = ()
+    """Storage that it must reach."""
+    vm: str = ""
+    """Whose virtual functions these are …"""
+    functions: tuple[FunctionNeed, ...] = ()
+    """… that must be free there, or this VM's."""
 
 
 class StatusConditions(FactsFilter):
     """Keeps hosts whose conditions say that they work (docs/reference/placement.md#filter_status_conditions).
 
     A condition that is absent never refuses a host; any other status than the wanted one does.
-    Hosts that do not reach a place of storage get no slots for VMs with disks there.
+    Hosts that do not reach a place of storage get no slots for VMs with disks there, and those without the virtual
+    functions of a VM, or where another VM has them, none for that VM.
     Hosts with ``highAvailability: false`` are no targets for failover slots, hosts in maintenance none for slots of
     commitments.
     """
@@ -25,14 +42,21 @@ class StatusConditions(FactsFilter):
     name = "filter_status_conditions"
     on_error: ClassVar[OnError] = "reject"
 
-    def asked(self, run: Run) -> tuple[bool, bool, tuple[str, ...]]:
-        """Whether the host must be highly available, whether it must be in no maintenance, and what it must reach."""
-        intent = run.request.intent
-        return intent in FAILOVER_SEARCH, intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE, run.request.places
+    def asked(self, run: Run) -> HostDemands:
+        """What the host must be and have."""
+        request = run.request
+        intent = request.intent
+        return HostDemands(
+            intent in FAILOVER_SEARCH,
+            intent is Intent.RESERVE_FOR_COMMITTED_RESOURCE,
+            request.places,
+            request.resource_id if request.functions else "",
+            request.functions,
+        )
 
-    def refusal(self, asked: tuple[bool, bool, tuple[str, ...]], facts: HostFacts) -> Reason | None:
+    def refusal(self, asked: HostDemands, facts: HostFacts) -> Reason | None:
         """The first condition that is against the host."""
-        available, in_service, places = asked
+        available, in_service, places, vm, functions = asked
         if facts.bad_condition is not None:
             kind, status, reason = facts.bad_condition
             detail = f" ({reason})" if reason else ""
@@ -43,7 +67,7 @@ class StatusConditions(FactsFilter):
             return self.no("in-maintenance", f"maintenance is {facts.maintenance}")
         if lost := next((place for place in places if place in facts.lost_places), None):
             return self.no("storage-unreached", f"it does not reach storage {lost}")
-        return None
+        return self.unsuited(unsuited_functions(vm, functions, facts))
 
 
 class Maintenance(FactsFilter):

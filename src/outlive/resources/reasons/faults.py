@@ -54,6 +54,8 @@ class FaultCode(enum.StrEnum):
     HYPERVISOR_AUTOSTART = "hypervisor-autostart"
     SYSTEM_DIFFERS = "system-differs"
     FOREIGN_DOMAINS = "foreign-domains"
+    FUNCTIONS_MISSING = "functions-missing"
+    FUNCTIONS_REFUSED = "functions-refused"
     STORE_WENT_BACK = "store-went-back"
     UNKNOWN_VM = "unknown-vm"
     HOST_DEGRADING = "host-degrading"
@@ -296,6 +298,18 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         "{subject} may have another machine's power controller: {why}",
         "see on {subject} which machine it is (dmidecode -s system-uuid) and which one {address} controls, and mend "
         "spec.fencing; where its controller really says another uuid than its firmware, acknowledge the fault",
+    ),
+    FaultCode.FUNCTIONS_MISSING: FaultEntry(
+        Severity.WARNING,
+        5,
+        "{subject} does not have the virtual functions that its configuration names: {why}",
+        "see to the card, or mend links.sriov of node.yaml on {subject}; everything else of {subject} is served",
+    ),
+    FaultCode.FUNCTIONS_REFUSED: FaultEntry(
+        Severity.INFO,
+        2,
+        "virtual functions of {subject} are not as they are wanted: {why}",
+        "take the setting away (outlive host function set), or see to the card; the other functions are served",
     ),
     FaultCode.FOREIGN_DOMAINS: FaultEntry(
         Severity.INFO,

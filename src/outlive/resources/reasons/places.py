@@ -16,6 +16,12 @@ class PlaceReason(enum.StrEnum):
     UNSUITED = "not-suited"
     STORAGE_UNREACHED = "storage-unreached-there"
     NETWORK_UNREACHED = "network-unreached-there"
+    FUNCTION_MISSING = "function-missing-there"
+    """The host has no virtual function of that name, or of that PCI address."""
+    FUNCTION_IN_USE = "function-in-use-there"
+    """Another VM has it, or is on its way to it."""
+    MOVED_DOWN = "moved-while-down"
+    """A virtual function of it is a device of the guest, which nothing moves while it runs."""
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
     SOFT_AFFINITY = "soft-affinity"
@@ -59,6 +65,18 @@ TABLE: Final[Table] = {
     PlaceReason.NETWORK_UNREACHED: Template(
         "network {network} of {vm} does not reach {host}",
         "choose a host that it reaches, or label this one: spec.hostLabels of VirtualNetwork {network}",
+    ),
+    PlaceReason.FUNCTION_MISSING: Template(
+        "{host} has no virtual function {function}, which {vm} needs",
+        "choose a host that has it (outlive host functions), or have this one make it: links.sriov of its node.yaml",
+    ),
+    PlaceReason.FUNCTION_IN_USE: Template(
+        "virtual function {function} of {host}, which {vm} needs, is of VM {other}",
+        "choose another host, or move {other} away: outlive host functions {host}",
+    ),
+    PlaceReason.MOVED_DOWN: Template(
+        "it is shut down for its moves, and started at the target: {functions} is passed through to it",
+        "write <interface type='direct'> with mode='passthrough' to have it moved while it runs",
     ),
     PlaceReason.AFFINITY: Template(
         "{host} has no VM of affinity group {group} of {vm}, which is on {hosts}",

@@ -60,6 +60,8 @@ class VmReason(enum.StrEnum):
     """It is on its host, and storage does not serve it any more."""
     LEFT_STORAGE = "left-storage"
     """Its host has ended it because storage did not serve it there; another host may start it."""
+    FUNCTION_NOT_FREE = "function-not-free"
+    """Its host does not have a virtual function that it needs, or another VM has it; another host may."""
     NOT_CREATED = "not-created"
     NOT_STARTED = "not-started"
     START_FAILED = "start-failed"
@@ -107,6 +109,8 @@ class MigrationReason(enum.StrEnum):
     """The network did not let the target take over its ports in time."""
     AGAINST_RULE = "against-rule"
     """Another VM of an anti-affinity group came to the target meanwhile."""
+    FUNCTION_NOT_FREE = "function-not-free-there"
+    """The target does not have a virtual function that it needs free for it."""
     LIVE_FORBIDDEN = "live-forbidden"
     LIVE_FAILED = "live-failed"
     CANCELLED = "cancelled"
@@ -179,6 +183,7 @@ TABLE: Final[Table] = {
     ),
     VmReason.STILL_HERE: Template("a domain of it is still on {host}", "outlive vm stop, then repeat"),
     VmReason.DEVICE_REFUSED: Template("{error}", "see its definition, its guest, and libvirt's log on its host"),
+    VmReason.FUNCTION_NOT_FREE: Template("{why}", "outlive host functions {host}"),
     VmReason.AGAINST_AFFINITY: Template(
         "{why}",
         "move it to a host that its rules allow (outlive vm move VM), or change the rule; then request its start",
@@ -228,6 +233,7 @@ TABLE: Final[Table] = {
         "its network was not ready on {host} within {limit_s} s: {problem}", "outlive network check; then move it again"
     ),
     MigrationReason.AGAINST_RULE: Template("{why}"),
+    MigrationReason.FUNCTION_NOT_FREE: Template("{why}", "outlive host functions {host}"),
     MigrationReason.LIVE_FORBIDDEN: Template("it may not be moved while it runs"),
     MigrationReason.LIVE_FAILED: Template("moving it while it runs failed"),
     MigrationReason.CANCELLED: Template("something else was asked for meanwhile"),

@@ -1,0 +1,381 @@
+"""The virtual functions of this host as they are to be: made at start, registered, programmed, and booked.
+
+It looks at start, when something about a VM here or about this host changes, and now and then. A card that is missing
+or refuses something is a fault that names it, and everything else is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from outlive.base.deadline import set_within
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.base.natural import natural_key
+from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult
+from outlive.node.functions.books import Books, FunctionOwner, Functions, owner_of
+from outlive.node.functions.registration import (
+    SRIOV_SYNC,
+    ConfiguredDevice,
+    FunctionOfCard,
+    RegisteredFunction,
+    RegisteredFunctions,
+    SyncInput,
+)
+from outlive.node.functions.settings import SriovDevice
+from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
+from outlive.node.vm.context import VmContext
+from outlive.placement.rules import function_refusal
+from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources.definitions import with_function_devices
+from outlive.resources.functions import (
+    MTU_USUAL,
+    PhysicalFunction,
+    VirtualFunction,
+    VirtualFunctionSettings,
+    function_name,
+)
+from outlive.resources.hosts import HypervisorStatus, free_functions
+from outlive.resources.reasons import PlaceReason, Reason, reason
+from outlive.resources.reasons.faults import FaultCode
+from outlive.store import compare_and_swap
+
+CONFLICTS: Final = 8
+"""Writes of this host's record before one change is left to the next look."""
+HIDDEN: Final = "its card does not show it"
+"""What is said of a registered function that is not there."""
+AFTER_BOOT: Final = ("J0", "J1", "J3")
+"""Rows by which a host enters of which nothing is left that was reserved before."""
+_replace = msgspec.structs.replace
+_log = get_logger("node.functions")
+
+
+class FunctionReconciler:
+    """See the module."""
+
+    def __init__(self, node: VmContext, port: FunctionPort, devices: Sequence[SriovDevice]) -> None:
+        self._node = node
+        self._port = port
+        self._devices = tuple(devices)
+        self._begun = False
+        """Whether cards were given their numbers of functions, which is done once."""
+        self._not_made: dict[str, str] = {}
+        """Card → what it refused at the start."""
+        self._wrong: dict[str, str] = {}
+        """Card, or function that is not registered → what is wrong with it now."""
+        self._cards: dict[str, FoundCard] = {}
+        """As they were read last."""
+        self._programmed: dict[str, VirtualFunctionSettings] = {}
+        """Function → what it was programmed with last; none after a start, so that the first value always is …"""
+        self._macs: dict[str, str] = {}
+        """… and the MAC address that it was given back with."""
+        self._refused: dict[str, str] = {}
+        """Function → what its card has refused."""
+        self._entered: object = None
+        """How this host entered its membership when its books were last gone through from the start."""
+        self._wake = asyncio.Event()
+
+    def notify(self) -> None:
+        """Look soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+
+        def changed(_old: VirtualMachine | None, _new: VirtualMachine | None) -> None:
+            self.notify()
+
+        end = self._node.informer.subscribe(changed)
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self.look()
+                except OutliveError as error:
+                    _log.warning("functions.not_reconciled", host=self._node.host, error=str(error))
+                await set_within(self._wake, float(self._node.settings.look))
+        finally:
+            end()
+
+    async def look(self) -> None:
+        """Once: cards, registration, books, settings, faults. ``Unavailable`` where the store is away."""
+        if not self._begun:
+            await self._make()
+            self._begun = True
+        self._wrong = dict(self._not_made)
+        for device in self._devices:
+            await self._read(device.device)
+        after = await self._write()
+        if after is not None:
+            await self._program(after)
+        self._report()
+
+    # Cards
+
+    async def _make(self) -> None:
+        """Give each card its number of functions and its MTU; one of which somebody has a function stays as it is."""
+        if why := await self._port.prepare():
+            _log.warning("functions.not_passed_through", host=self._node.host, why=why)
+        known = await self._registered()
+        for device in self._devices:
+            name = device.device
+            try:
+                card = await self._port.read(name)
+                mine = {one.name: one for one in known if one.physical_function == name}
+                used = any(one.used_by or one.reserved_by for one in mine.values())
+                used = used or any(one.pci is None for one in card.functions)
+                if len(card.functions) != device.count:
+                    await self._port.set_count(name, device.count, replace=not used)
+                if card.mtu != device.mtu:
+                    await self._port.set_mtu(name, device.mtu)
+            except OutliveError as error:
+                self._not_made[name] = error.message
+                _log.warning("functions.not_made", host=self._node.host, card=name, why=str(error))
+
+    async def _registered(self) -> Functions:
+        found = await compare_and_swap(
+            self._node.store, Hypervisor, self._node.host, lambda _: None, clock=self._node.clock
+        )
+        return found.status.virtual_functions if found is not None else ()
+
+    async def _read(self, card: str) -> None:
+        try:
+            self._cards[card] = await self._port.read(card)
+        except OutliveError as error:
+            self._cards.pop(card, None)
+            self._wrong.setdefault(card, error.message)
+
+    # The record
+
+    async def _write(self) -> Hypervisor | None:
+        """Registration and books in one write; the record afterwards.
+
+        Nothing is taken from a VM by what was observed of it some time ago: it is read after the version of the books
+        that is replaced, so that a reservation of meanwhile is not dropped.
+        """
+        entered, node = self._node.lease.entered, self._node
+        owners = {vm.name: self._owner(vm) for vm in node.informer.items() if vm.spec.functions}
+        read_after, unsure = "", set[str]()
+
+        def change(found: Hypervisor | None) -> Hypervisor | None:
+            unsure.clear()
+            if found is None:
+                return None
+            status = self._synced(found.status)
+            if found.metadata.resource_version != read_after:
+                unsure.update(_to_leave(status.virtual_functions, owners, node.host))
+                if unsure:
+                    versions.append(found.metadata.resource_version)
+                    return None
+            books = self._books(status.virtual_functions)
+            if entered is not self._entered and entered is not None and entered.row in AFTER_BOOT:
+                books.restart()
+            books.settle(owners)
+            status = _replace(status, virtual_functions=books.functions)
+            return _replace(found, status=status) if status != found.status else None
+
+        for _ in range(CONFLICTS):
+            versions: list[str] = []
+            after = await compare_and_swap(node.store, Hypervisor, node.host, change, clock=node.clock, tries=CONFLICTS)
+            if not unsure:
+                self._entered = entered
+                return after
+            read_after = versions[-1]
+            for name in sorted(unsure):
+                vm = await node.read(name)
+                owners[name] = self._owner(vm) if vm is not None else FunctionOwner(name=name, here=self._is_here(name))
+        self.notify()
+        return None
+
+    def _is_here(self, vm: str) -> bool:
+        """Whether something of it may be on this host; always, before its domains were looked at."""
+        return not self._node.domains.looked or vm in self._node.domains.names()
+
+    def _owner(self, vm: VirtualMachine) -> FunctionOwner:
+        return owner_of(vm, self._node.host, here=self._is_here(vm.name))
+
+    def _synced(self, status: HypervisorStatus) -> HypervisorStatus:
+        """With what is registered, and what cards say of it now."""
+        before = {one.name: one for one in status.virtual_functions}
+        found = {
+            function_name(card, one.index): (card, one) for card, read in self._cards.items() for one in read.functions
+        }
+        given = SyncInput(
+            config=tuple(ConfiguredDevice(phy=one.device, vfcount=one.count, mtu=one.mtu) for one in self._devices),
+            store=RegisteredFunctions(
+                pf={one.name: {} for one in status.physical_functions},
+                vf={name: RegisteredFunction(pf=one.physical_function) for name, one in before.items()},
+            ),
+            hardware={
+                card: tuple(FunctionOfCard(vf=one.index, pci=one.pci, address=one.mac) for one in read.functions)
+                for card, read in self._cards.items()
+            },
+        )
+        result = self._node.decisions.use(SRIOV_SYNC, given, subject=self._node.host)
+        for name in result.skip_vf:
+            self._wrong[name] = f"{name} is in a guest already"
+        kept = [_seen(before[name], found[name][1], self._refused.get(name, "")) for name in result.keep_vf]
+        gone = {*result.keep_vf, *result.remove_vf}
+        hidden = [
+            _replace(one, message="its card does not show it") for name, one in before.items() if name not in gone
+        ]
+        added = [_registered(name, *found[name]) for name in result.add_vf]
+        return _replace(
+            status,
+            physical_functions=tuple(
+                PhysicalFunction(name=name, vf_count=one.vfcount, mtu=one.mtu, message=self._wrong.get(name, ""))
+                for name, one in result.write_pf.items()
+            ),
+            virtual_functions=tuple(sorted((*kept, *hidden, *added), key=lambda one: natural_key(one.name))),
+        )
+
+    def _books(self, functions: Functions) -> Books:
+        def account(given: FunctionBooks) -> FunctionBooksResult:
+            return self._node.decisions.use(SRIOV_ACCOUNT, given, subject=self._node.host)
+
+        return Books(self._node.host, functions, account)
+
+    # For starts and moves
+
+    async def assign(self, vm: VirtualMachine) -> Reason | None:
+        """Have the VM, which starts here, use its functions; what is in the way. ``Unavailable``."""
+        return await self._book(vm, lambda books, owner: books.assign(owner))
+
+    async def reserve(self, vm: VirtualMachine) -> Reason | None:
+        """Reserve the functions of a VM that is on its way here; what is in the way. ``Unavailable``."""
+        return await self._book(vm, lambda books, owner: books.begin(owner))
+
+    async def _book(self, vm: VirtualMachine, book: Callable[[Books, FunctionOwner], AccountCode]) -> Reason | None:
+        """One operation on the record as it is now: this host's own compare-and-swap admits the VM."""
+        if not vm.spec.functions:
+            return None
+        why: Reason | None = None
+
+        def change(found: Hypervisor | None) -> Hypervisor | None:
+            nonlocal why
+            why = None
+            if found is None:
+                return None
+            books = self._books(found.status.virtual_functions)
+            code = book(books, self._owner(vm))
+            if code is not AccountCode.OK:
+                why = function_refusal(vm.name, found.name, vm.spec.functions, free_functions(found)) or reason(
+                    PlaceReason.UNSUITED, vm=vm.name, host=found.name, why=f"its virtual functions: {code}"
+                )
+                return None
+            status = _replace(found.status, virtual_functions=books.functions)
+            return _replace(found, status=status) if status != found.status else None
+
+        await compare_and_swap(
+            self._node.store, Hypervisor, self._node.host, change, clock=self._node.clock, tries=CONFLICTS
+        )
+        self.notify()
+        return why
+
+    def plug(self, vm: VirtualMachine) -> VirtualMachine:
+        """The VM with the devices that its functions have on this host, where these have other names."""
+        names = {one.name for one in vm.spec.functions if one.kind == "direct"}
+        devices = {
+            name: one.device
+            for card, read in self._cards.items()
+            for one in read.functions
+            if one.device and (name := function_name(card, one.index)) in names and name != one.device
+        }
+        if not devices or not vm.spec.definition:
+            return vm
+        definition = with_function_devices(vm.spec.definition, devices)
+        return _replace(vm, spec=_replace(vm.spec, definition=definition))
+
+    # Settings
+
+    async def _program(self, host: Hypervisor) -> None:
+        """Program what is wanted and was not programmed by this process yet, or has changed."""
+        places = {
+            function_name(card, one.index): (card, one) for card, read in self._cards.items() for one in read.functions
+        }
+        for one in host.status.virtual_functions:
+            if one.name not in places:
+                continue
+            card, found = places[one.name]
+            wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
+            if self._programmed.get(one.name) != wanted:
+                await self._program_one(one.name, card, found.index, wanted)
+            await self._give_back(one, card, found)
+
+    async def _program_one(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
+        try:
+            refused = await self._port.program(card, index, wanted) if wanted.given() else {}
+        except OutliveError as error:
+            self._refused[name] = error.message
+            return
+        self._programmed[name] = wanted
+        why = "; ".join(f"{_wire(field)}: {told}" for field, told in sorted(refused.items()))
+        if why:
+            self._refused[name] = why
+            _log.warning("functions.setting_refused", host=self._node.host, function=name, why=why)
+        else:
+            self._refused.pop(name, None)
+        self.notify()  # what its card has now is read, and written, at the next look
+
+    async def _give_back(self, one: VirtualFunction, card: str, found: FoundFunction) -> None:
+        """Its own MAC address, once nobody has it."""
+        free = not one.used_by and not one.reserved_by and found.pci is not None
+        if not free or not one.phys_mac or found.mac in ("", one.phys_mac) or self._macs.get(one.name) == found.mac:
+            return
+        self._macs[one.name] = found.mac
+        try:
+            await self._port.set_mac(card, found.index, one.phys_mac)
+        except OutliveError as error:
+            self._refused[one.name] = error.message
+
+    def _report(self) -> None:
+        subject, faults = ObjectRef(kind="Hypervisor", name=self._node.host), self._node.faults
+        for code, wrong in ((FaultCode.FUNCTIONS_MISSING, self._wrong), (FaultCode.FUNCTIONS_REFUSED, self._refused)):
+            if wrong:
+                named = sorted(wrong.items(), key=lambda one: natural_key(one[0]))
+                told = "; ".join(why if name in why else f"{name}: {why}" for name, why in named)
+                faults.activate(code, subject, why=told)
+            else:
+                faults.clear(code, subject)
+
+
+def _to_leave(functions: Functions, owners: Mapping[str, FunctionOwner], host: str) -> Iterator[str]:
+    """The VMs that would lose what the books say they have."""
+    for one in functions:
+        user, comer = owners.get(one.used_by), owners.get(one.reserved_by)
+        if one.used_by and (user is None or user.place != host):
+            yield one.used_by
+        if one.reserved_by and (comer is None or not (comer.comes or comer.place == host)):
+            yield one.reserved_by
+
+
+def _seen(one: VirtualFunction, found: FoundFunction, message: str) -> VirtualFunction:
+    """A registered function with what its card says now; who has it, and its own MAC address, stay as they are."""
+    return _replace(
+        one,
+        pci=found.pci or one.pci,
+        mtu=found.mtu or one.mtu,
+        settings=found.settings,
+        message=message,
+    )
+
+
+def _registered(name: str, card: str, found: FoundFunction) -> VirtualFunction:
+    return VirtualFunction(
+        name=name,
+        physical_function=card,
+        pci=found.pci or "",
+        mac=found.mac,
+        phys_mac=found.mac,
+        mtu=found.mtu or MTU_USUAL,
+        settings=found.settings,
+    )
+
+
+def _wire(field: str) -> str:
+    """A setting as users write it."""
+    return next(one.encode_name for one in msgspec.structs.fields(VirtualFunctionSettings) if one.name == field)

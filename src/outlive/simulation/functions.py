@@ -1,0 +1,94 @@
+"""Virtual functions of a virtual host's cards: ``FunctionPort``. A boot leaves nothing of what was programmed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from outlive.base.errors import NotFound, Refused
+from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
+from outlive.resources.functions import MTU_USUAL, VirtualFunctionSettings
+from outlive.simulation.machines import Machine
+
+NO_MAC = "00:00:00:00:00:00"
+"""Of a function that nobody has given an address to yet."""
+AS_MADE = VirtualFunctionSettings(
+    vlan=0, vlan_qos=0, tx_rate_min=0, tx_rate_max=0, spoof_check=True, link_state="auto", trust=False
+)
+"""As a card has a new function."""
+_replace = msgspec.structs.replace
+
+
+class SimCards(FunctionPort):
+    """The cards of one machine. ``most``: card → functions that it can have."""
+
+    def __init__(self, machine: Machine, most: Mapping[str, int]) -> None:
+        self.refuses: set[str] = set()
+        """Settings that every card refuses, by field."""
+        self.in_guests: set[tuple[str, int]] = set()
+        """Functions that somebody has put into a guest: nothing of them can be read."""
+        self.programmed: list[tuple[str, int, VirtualFunctionSettings]] = []
+        """What was programmed since the boot, in this order."""
+        self._machine = machine
+        self._most = dict(most)
+        self._boot = ""
+        self._cards: dict[str, FoundCard] = {}
+
+    def _card(self, card: str) -> FoundCard:
+        if self._boot != self._machine.boot_id:
+            self._boot = self._machine.boot_id
+            self._cards = {name: FoundCard(most=most, mtu=MTU_USUAL) for name, most in self._most.items()}
+            self.programmed.clear()
+        if card not in self._cards:
+            raise NotFound(f"this host has no network device {card}")
+        return self._cards[card]
+
+    async def prepare(self) -> str:
+        """Always."""
+        return ""
+
+    async def read(self, card: str) -> FoundCard:
+        """As ``FunctionPort``."""
+        found = self._card(card)
+        hidden = (_replace(one, pci=None) if (card, one.index) in self.in_guests else one for one in found.functions)
+        return _replace(found, functions=tuple(hidden))
+
+    async def set_count(self, card: str, count: int, *, replace: bool) -> None:
+        """As ``FunctionPort``."""
+        found = self._card(card)
+        if count > found.most or (found.functions and not replace):
+            raise Refused(f"{card} refuses to have {count} virtual functions")
+        slot = sorted(self._most).index(card)
+        made = (
+            FoundFunction(
+                index=index,
+                pci=f"0000:{slot:02x}:{16 + index // 8:02x}.{index % 8}",
+                mac=NO_MAC,
+                mtu=MTU_USUAL,
+                settings=AS_MADE,
+            )
+            for index in range(count)
+        )
+        self._cards[card] = _replace(found, functions=tuple(made))
+
+    async def set_mtu(self, card: str, mtu: int) -> None:
+        """As ``FunctionPort``."""
+        self._cards[card] = _replace(self._card(card), mtu=mtu)
+
+    async def set_mac(self, card: str, index: int, mac: str) -> None:
+        """As ``FunctionPort``."""
+        self._change(card, index, mac=mac)
+
+    async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
+        """As ``FunctionPort``."""
+        taken = {name: value for name, value in settings.given().items() if name not in self.refuses}
+        before = self._card(card).functions[index].settings
+        self._change(card, index, settings=_replace(before, **taken))
+        self.programmed.append((card, index, settings))
+        return {name: "Operation not supported" for name in settings.given() if name in self.refuses}
+
+    def _change(self, card: str, index: int, **changes: object) -> None:
+        found = self._card(card)
+        functions = tuple(_replace(one, **changes) if one.index == index else one for one in found.functions)
+        self._cards[card] = _replace(found, functions=functions)

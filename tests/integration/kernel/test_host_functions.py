@@ -1,0 +1,133 @@
+"""A host's daemon and a real card: made, registered, programmed at each start, and what it refuses told by name.
+
+The parts of the daemon that have nothing to do with cards are not started; the store is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.functions.reconciler import FunctionReconciler
+from outlive.node.functions.settings import SriovDevice
+from outlive.resources import Hypervisor, ObjectMeta
+from outlive.resources.functions import VirtualFunctionSettings
+from outlive.store.memory import MemoryStore
+
+pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
+HOST = "kvm-1"
+_replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module")
+def card() -> str:
+    """The card without functions."""
+    subprocess.run(["modprobe", "igb"], check=True)
+    (device,) = Path("/sys/class/net").glob("*/device/sriov_totalvfs")
+    device.with_name("sriov_numvfs").write_text("0")
+    return device.parts[4]
+
+
+class World:
+    """A store with one host, and daemons of it one after the other."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        self.ids = SeededIds(Random(1))
+        self.store = MemoryStore(self.clock, self.ids)
+
+    def daemon(self, *devices: SriovDevice) -> FunctionReconciler:
+        from outlive.drivers.links.functions import CardFunctions
+        from outlive.node.vm.context import NodeSettings
+        from outlive.roles.node import HostFunctions, NodePorts, NodeRole
+
+        machine = SimpleNamespace(boot_id=lambda: "b", machine_id=lambda: "m")
+        none = cast("Any", None)
+        ports = NodePorts(
+            none, cast("Any", machine), none, none, none, functions=HostFunctions(CardFunctions(), devices)
+        )
+        store, clock = self.store, self.clock
+        role = NodeRole(store, store, NodeSettings(), ports, host=HOST, clock=clock, random=Random(1), ids=self.ids)
+        functions = role.daemon.functions
+        assert functions is not None
+        return functions
+
+    async def host(self) -> Hypervisor:
+        return await self.store.get(Hypervisor, HOST)
+
+    async def want(self, **settings: VirtualFunctionSettings) -> None:
+        found = await self.host()
+        await self.store.replace(_replace(found, spec=_replace(found.spec, virtual_functions=settings)))
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def played() -> None:
+        world = World()
+        await world.store.create(Hypervisor(metadata=ObjectMeta(name=HOST)))
+        await story(world)
+
+    asyncio.run(played())
+
+
+def change(card: str, index: int, *settings: str) -> None:
+    """As somebody else does it."""
+    subprocess.run(["ip", "link", "set", card, "vf", str(index), *settings], check=True)
+
+
+def shown(card: str, index: int) -> str:
+    """What the card says of a function, in the words of ``ip``."""
+    told = subprocess.run(["ip", "link", "show", card], check=True, capture_output=True, text=True).stdout
+    return next(line for line in told.splitlines() if line.strip().startswith(f"vf {index} "))
+
+
+def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: str) -> None:
+    """What somebody else has changed on the card since is as it is wanted after the next start."""
+
+    async def story(world: World) -> None:
+        await world.want(**{f"{card}v1": VirtualFunctionSettings(vlan=7, vlan_qos=3, link_state="enable")})
+        first = world.daemon(SriovDevice(device=card, count=2), SriovDevice(device="enp9s9", count=2))
+        await first.look()
+        await first.look()
+        status = (await world.host()).status
+        assert [one.name for one in status.virtual_functions] == [f"{card}v0", f"{card}v1"]
+        assert all(one.pci.startswith("0000:") for one in status.virtual_functions)
+        assert {one.name: one.vf_count for one in status.physical_functions} == {card: 2, "enp9s9": 2}
+        assert "no network device enp9s9" in {one.name: one.message for one in status.physical_functions}["enp9s9"]
+        assert (status.virtual_functions[1].settings.vlan, status.virtual_functions[1].settings.vlan_qos) == (7, 3)
+        assert "linkState: Operation not supported" in status.virtual_functions[1].message
+        assert status.virtual_functions[0].message == ""
+        assert "vlan 7, qos 3" in shown(card, 1)
+
+        change(card, 1, "vlan", "0")
+        assert "vlan" not in shown(card, 1)
+        await world.daemon(SriovDevice(device=card, count=2)).look()
+        assert "vlan 7, qos 3" in shown(card, 1)
+        assert [one.name for one in (await world.host()).status.physical_functions] == [card]
+
+    play(story)
+
+
+def test_count_is_not_changed_while_a_function_is_in_use(card: str) -> None:
+    """The card keeps what it has, and the host says so."""
+
+    async def story(world: World) -> None:
+        await world.daemon(SriovDevice(device=card, count=2)).look()
+        found = await world.host()
+        used = tuple(_replace(one, used_by="vm-1") for one in found.status.virtual_functions)
+        await world.store.replace_status(_replace(found, status=_replace(found.status, virtual_functions=used)))
+        await world.daemon(SriovDevice(device=card, count=3)).look()
+        status = (await world.host()).status
+        assert len(status.virtual_functions) == 2
+        assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
+
+    play(story)
