@@ -56,6 +56,7 @@ DERIVED: Final = {
         "disarmedUntil": "the verb `disarm-cluster`",
         "confirmedIncarnation": "the verb `confirm-incarnation`",
         "primary": "the verbs `primary` and `secondary`",
+        "systemNetworks": "simulated hosts are on their networks already",
     },
 }
 """What is said in other words, or by verbs of the timeline."""
