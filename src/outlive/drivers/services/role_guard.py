@@ -19,7 +19,9 @@ _log = get_logger("services")
 class RoleGuard:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        """Notes what is held, for a daemon that starts after this one was killed together with its guard."""
         self._process: asyncio.subprocess.Process | None = None
         self._told: dict[tuple[str, str], None] = {}
         """Addresses that a new process is told again."""
@@ -43,11 +45,24 @@ class RoleGuard:
     async def hold(self, device: str, address: str) -> None:
         """Remember an address."""
         self._told[device, address] = None
+        self._note()
         self._tell(f"hold {device} {address}")
+
+    async def leftovers(self) -> Sequence[tuple[str, str]]:
+        """What a former daemon has noted."""
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=list[tuple[str, str]])
+        except (OSError, msgspec.DecodeError):
+            return ()
+
+    def _note(self) -> None:
+        self._file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._file.write_bytes(msgspec.json.encode(list(self._told)))
 
     async def release(self, device: str, address: str) -> None:
         """Forget an address."""
         self._told.pop((device, address), None)
+        self._note()
         if self._process is not None and self._process.returncode is None:
             self._tell(f"release {device} {address}")
 

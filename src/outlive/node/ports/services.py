@@ -129,6 +129,10 @@ class RoleGuardPort(Protocol):
         """Remember an address before it is added; ``Unavailable`` if nobody would remove it."""
         ...
 
+    async def leftovers(self) -> Sequence[tuple[str, str]]:
+        """Addresses that a former daemon has held and not released, as device and address."""
+        ...
+
     async def release(self, device: str, address: str) -> None:
         """Forget an address that was removed."""
         ...
