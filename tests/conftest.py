@@ -102,6 +102,12 @@ def _frr() -> bool:
     return Path("/usr/lib/frr/bgpd").exists() and _links()
 
 
+def _kernel_guest() -> bool:
+    from tests.support import kernel_guest
+
+    return kernel_guest.can_run()
+
+
 def _sshd() -> bool:
     return Path("/usr/sbin/sshd").exists() and shutil.which("ssh") is not None
 
@@ -120,6 +126,7 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
     "links": _links,
     "network-services": _network_services,
     "frr": _frr,
+    "kernel-guest": _kernel_guest,
     "sshd": _sshd,
     "qemu": lambda: shutil.which("qemu-io") is not None,
     "age": lambda: shutil.which("age") is not None,

@@ -55,8 +55,13 @@ def _uv() -> str | None:
     return shutil.which("uv") or (str(beside) if beside.exists() else None)
 
 
-def _path(name: str) -> Path:
+def cache() -> Path:
+    """The folder of what tests make once."""
     named = os.environ.get("OUTLIVE_CACHE_DIR")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else home / "outlive-tests"
+
+
+def _path(name: str) -> Path:
     digest = hashlib.sha256((REQUIREMENTS / f"{name}.txt").read_bytes() + sys.version.encode()).hexdigest()[:16]
-    return (Path(named) if named else home / "outlive-tests") / f"{name}-{digest}"
+    return cache() / f"{name}-{digest}"

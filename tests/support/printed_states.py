@@ -134,6 +134,9 @@ class PrintedStory(Story):
     def _note(self) -> None:
         truth, now_s = self.world.truth, self.world.clock.monotonic()
         world = self.world
+        ensemble = world.ensemble
+        if ensemble is not None and not ensemble.undisturbed:
+            self._disturbed_s = now_s
         if world.store_down or world.store.failing or any(world.slow.values()) or world.rates != QUIET:
             self._disturbed_s = now_s
         self._member_s.update({one.name: now_s for one in self.world.store.all_of(Membership)})

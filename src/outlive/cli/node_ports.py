@@ -20,7 +20,7 @@ from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.node.credentials import Credentials
-from outlive.roles.node import NodePorts
+from outlive.roles.node import HostLinks, NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, context_trusting, parse_fingerprint, trusting
 
 if TYPE_CHECKING:
@@ -118,6 +118,20 @@ def network_port(config: HostConfig, store: Store, clock: Clock) -> NetworkPort 
     )
 
 
+def host_links(config: HostConfig, clock: Clock) -> HostLinks | None:
+    """The host's own network, where the daemon is to make it."""
+    if not config.links.is_on:
+        return None
+    try:
+        import pyroute2  # noqa: F401 - whether it is installed
+    except ImportError:
+        remedy = "pip install 'outlive[links]'"
+        raise BadInput("pyroute2 is not installed", place=f"{config.file}: links", remedy=remedy) from None
+    from outlive.drivers.links import KernelLinks, LinkNotesFile
+
+    return HostLinks(KernelLinks(clock), LinkNotesFile(Path(config.host.state_dir)), config.links)
+
+
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
     """Power controllers of other hosts, for coordinators."""
     return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
@@ -199,6 +213,7 @@ def node_ports(
         credentials=Credentials(credential_files(config.server), server) if server is not None else None,
         storage_statistics=CephStatistics(config.storage),
         network=network_port(config, store, clock),
+        links=host_links(config, clock),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 

@@ -23,6 +23,7 @@ from outlive.drivers.machine import HostSettings
 from outlive.drivers.ovn.settings import HostNetworkSettings
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.guard.options import SOCKET
+from outlive.node.links import LinkSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.roles.settings import LogSettings
 
@@ -86,6 +87,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "primary": PrimarySettings,
     "storage": StorageSettings,
     "network": HostNetworkSettings,
+    "links": LinkSettings,
     "node": NodeSettings,
     "log": LogSettings,
     "metrics": HostMetricsSettings,
@@ -105,6 +107,7 @@ class HostConfig:
     primary: PrimarySettings
     storage: StorageSettings
     network: HostNetworkSettings
+    links: LinkSettings
     node: NodeSettings
     log: LogSettings
     metrics: HostMetricsSettings

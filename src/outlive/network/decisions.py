@@ -10,6 +10,7 @@ from outlive.network.annotation import ANNOTATION_DECODE, ANNOTATION_ENCODE
 from outlive.network.announce import PREFIX_OPTION
 from outlive.network.copies import ALLOWED, LIFECYCLE, MIGRATABLE
 from outlive.network.dhcp import DHCP_COMPOSE, DHCP_DELETE, DHCP_ENSURE, DNS_SERVICE, NEEDS_DHCP
+from outlive.network.firewall import RULE_ORDER
 from outlive.network.follow import FOLLOW
 from outlive.network.follow_switch import FOLLOW_SWITCH
 from outlive.network.gap import GAP
@@ -63,5 +64,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     TOPOLOGY,
     POD_ANNOUNCEMENTS,
     FOLLOW_SWITCH,
+    RULE_ORDER,
 )
 """All of them."""

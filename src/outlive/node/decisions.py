@@ -16,6 +16,9 @@ from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPER
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
+from outlive.node.links.host_addresses import ADDRESS_PLAN
+from outlive.node.links.mtu import NETWORK_MTU
+from outlive.node.links.plan import LINKS_CONFIRM, LINKS_PLAN
 from outlive.node.membership.holders import ADOPT, CREATE, ENTER, HOLD, REHOLD, RELEASE, RESUME, SEND
 from outlive.node.membership.steps import LEAVE, RENEW, ROWS, SELF_CLEAN, LeaseResult, LeaseView, lease_state
 from outlive.node.relocation import FLUSH_RUN
@@ -86,5 +89,9 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     LEAVE_HOST,
     STORAGE_LOST,
     CONSOLE_TAIL,
+    ADDRESS_PLAN,
+    NETWORK_MTU,
+    LINKS_PLAN,
+    LINKS_CONFIRM,
 )
 """All of them."""

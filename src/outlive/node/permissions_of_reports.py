@@ -18,6 +18,7 @@ from outlive.resources import (
     WRITER_LABEL,
     Console,
     DecisionRecord,
+    DhcpLease,
     Election,
     Fault,
     Hypervisor,
@@ -27,6 +28,7 @@ from outlive.resources import (
     StorageDevice,
     StoragePool,
     VirtualMachine,
+    VirtualNetwork,
 )
 from outlive.resources.reasons.faults import FaultCode
 from outlive.resources.writers import PRIMARY
@@ -39,8 +41,8 @@ _replace = msgspec.structs.replace
 
 
 def writes_as_primary(obj: Resource) -> bool:
-    """Whether it is an object that only the primary coordinator writes, so that its term is to be known."""
-    return isinstance(obj, STORAGE) or (
+    """Whether it is an object that the primary coordinator writes, or a part of, so that its term is to be known."""
+    return isinstance(obj, (*STORAGE, VirtualNetwork, DhcpLease)) or (
         isinstance(obj, Fault) and obj.metadata.labels.get(REPORTER_LABEL) == PRIMARY[0]
     )
 

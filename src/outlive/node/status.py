@@ -268,6 +268,7 @@ class HostReporter:
     def _status(self, found: Hypervisor, chassis: str | None) -> HypervisorStatus:
         present = self._node.domains.present()
         capacity, machine = self._node.machine.capacity(), self._node.machine.capabilities()
+        links = self._node.links
         status = _replace(
             found.status,
             capacity=capacity,
@@ -280,7 +281,9 @@ class HostReporter:
             capabilities=machine if machine.cpu_arch else found.status.capabilities,
             version=__version__,
             storage_address=self._node.storage.address(),
-            addresses=dict(self._node.networks),
+            addresses={**self._node.networks, **(links.addresses if links is not None else {})},
+            networks=links.made if links is not None else None,
+            bridges=dict(links.bridge_of) if links is not None else {},
             chassis=chassis if chassis is not None else found.status.chassis,
             domain_capabilities=_replace(
                 found.status.domain_capabilities,
@@ -468,6 +471,7 @@ class HostReporter:
             running=figures.get("running", 0),
             present=self._present,
             guests={vm: Amounts(used) for vm, used in figures.get("guests", {}).items()},
+            interfaces=self._node.traffic.rates() if self._node.traffic is not None else {},
             stale=self._stale,
             scores=scores,
             slopes=slopes,

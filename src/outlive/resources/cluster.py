@@ -125,6 +125,20 @@ class PrimaryRequest(Part, frozen=True, kw_only=True):
     """The coordinator that is meant."""
 
 
+SystemNetworkName = Literal["upstream", "cluster", "storage"]
+
+
+class SystemNetwork(Part, frozen=True, kw_only=True):
+    """A network of the hosts themselves, on those that make their own links (section ``links`` of ``node.yaml``)."""
+
+    cidr: str
+    """Such as ``10.0.0.0/24``, with all host bits zero."""
+    floating: str
+    """The address of it that the primary coordinator has beside its own."""
+    gateway: str = ""
+    """Address of its router; that of ``upstream`` is the hosts' default route. Empty: it has none."""
+
+
 class ClusterSpec(Part, frozen=True, kw_only=True):
     """What operators want of the whole cluster."""
 
@@ -153,6 +167,9 @@ class ClusterSpec(Part, frozen=True, kw_only=True):
     """How a flush chooses hosts for VMs that do not say; empty: ``mem``."""
     primary: PrimaryRequest | None = None
     """The last request to hand the role of the primary coordinator over."""
+    system_networks: dict[SystemNetworkName, SystemNetwork] = {}
+    """Networks of the hosts themselves: ``upstream`` (routed, for the API), ``cluster`` (between hosts), ``storage``
+    (docs/operating/networks.md)."""
     confirmed_incarnation: str = ""
     """The store's incarnation in which an operator confirms that hosts which have not registered are lost: the pause is
     over."""

@@ -322,6 +322,10 @@ class HypervisorStatus(Part, frozen=True, kw_only=True):
     chassis: str | None = None
     """Name of its chassis in OVN, as its own Open vSwitch has it; empty: the host runs no OVN; absent: it does not
     say."""
+    networks: Annotated[dict[str, str], at_most(4096)] | None = None
+    """Bridged and managed networks → why the host has not made them; empty: it has. Absent: it makes none."""
+    bridges: Annotated[dict[str, str], at_most(8)] = {}
+    """System network → the bridge that the host is on it by; none where it makes none."""
     rehearsed: str = ""
     """Result of the last rehearsal of its power controller: ``ok``, or what was wrong; empty: never rehearsed."""
     rehearsed_seq: int = 0
@@ -377,6 +381,8 @@ _OF_ITS_DAEMON: Final = (
     "status.chassis",
     "status.storageAddress",
     "status.addresses",
+    "status.networks",
+    "status.bridges",
     "status.keyIds",
     "status.recoveryTimeObjectiveS",
     "status.degrading",
@@ -495,6 +501,27 @@ class HostLog(Resource, frozen=True, kw_only=True, tag="HostLog"):
     """When it was written last, by the host's clock."""
 
 
+class InterfaceRates(Part, frozen=True, kw_only=True):
+    """What a card received and sent each second, and its state."""
+
+    received_bits: int = 0
+    """Bits a second that arrived."""
+    received_packets: int = 0
+    """Packets a second that arrived."""
+    sent_bits: int = 0
+    """Bits a second that left."""
+    sent_packets: int = 0
+    """Packets a second that left."""
+    total_bits: int = 0
+    """Both directions together."""
+    total_packets: int = 0
+    """Both directions together."""
+    speed_mbps: int = 0
+    """Megabits a second of the cable; 0: the card does not say."""
+    state: str = ""
+    """``up``, ``down`` and others, as the kernel says."""
+
+
 class HostUsage(Part, frozen=True, kw_only=True):
     """One sample of a host's figures."""
 
@@ -515,6 +542,8 @@ class HostUsage(Part, frozen=True, kw_only=True):
     guests: dict[str, Amounts] = {}
     """What each VM that runs here uses: processors over the last interval, memory of its process now, and bytes a
     second that its disks (``diskRead``, ``diskWritten``) and interfaces (``netReceived``, ``netSent``) moved."""
+    interfaces: Annotated[dict[str, InterfaceRates], at_most(256)] = {}
+    """What each card of a host that makes its own links received and sent over the last interval."""
     stale: tuple[str, ...] = ()
     """Who did not bring figures in time, ``domains``, ``guests`` or ``machine``: theirs are of an earlier interval."""
     scores: dict[str, int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,12 +26,17 @@ from outlive.node.fencing.fencer import Fencer
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import VALIDATE_PROFILE, DesiredState, ProfileError, ProfileInput
 from outlive.node.host_log import HostLogWriter
+from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
+from outlive.node.links.mtus import NetworkMtus
+from outlive.node.links.traffic import TrafficMeter
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
     CutPort,
     GuardPort,
     HypervisorPort,
+    LinkNotes,
+    LinkPort,
     MachinePort,
     NetworkPort,
     NoNetworks,
@@ -43,7 +48,7 @@ from outlive.node.primary import Duty, Primary, PrimaryElector
 from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
-from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine
+from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine, VirtualNetwork
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -69,6 +74,15 @@ class ClusterKeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HostLinks:
+    """A host's own network, where its daemon makes it."""
+
+    port: LinkPort
+    notes: LinkNotes
+    settings: LinkSettings
+
+
+@dataclass(frozen=True, slots=True)
 class NodePorts:
     """The outside, as the daemon and the fencer need it."""
 
@@ -84,6 +98,8 @@ class NodePorts:
     """Absent: this host never opens secrets."""
     network: NetworkPort | None = None
     """Networks of virtual machines, where a controller programs them."""
+    links: HostLinks | None = None
+    """Absent: somebody else makes the host's own network, and nothing of it is touched."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
@@ -137,10 +153,16 @@ class NodeRole:
         self.stop_refused = ""
         """Why the last ``stop`` did nothing."""
         self._going_down = False
+        self._link_networks: Informer[VirtualNetwork] = Informer(
+            store, VirtualNetwork, clock=clock, random=random.fork("informer of networks")
+        )
+        self._links = self._link_reconciler()
         self._primary: Primary | None = None
         """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
         self.lease = self.daemon.shared.lease
+        if self._links is not None:
+            self._links.changed = self.daemon.reporter.notify
         gauges = DaemonGauges(self.daemon.shared.lease, self.daemon.shared.domains, self.faults, clock)
         self.metrics.register_collector(gauges.collect)
 
@@ -162,6 +184,8 @@ class NodeRole:
                 if (credentials := self._ports.credentials) is not None:
                     renewer = self._renewer(credentials)
                     tasks.append(group.create_task(self.daemon.keep("credentials", renewer.run), name="credentials"))
+                for name, part in self._link_parts():
+                    tasks.append(group.create_task(self.daemon.keep(name, part), name=name))
                 entering = group.create_task(self._enter(), name="entering")
                 await self._first_of(entering)
                 if entering.done():
@@ -182,6 +206,23 @@ class NodeRole:
         except BaseExceptionGroup as errors:
             first = next((one for one in leaves(errors) if isinstance(one, Refused)), None)
             raise first or next(leaves(errors)) from errors
+
+    def _link_parts(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """What makes the host's own network; it runs before the host has joined, which may need it."""
+        links, shared = self._links, self.daemon.shared
+        if links is None or shared.traffic is None:
+            return []
+        mtus = NetworkMtus(self._store, links, self._link_networks, lambda: self._is_primary, self._clock)
+        return [
+            ("networks", self._link_networks.run),
+            ("links", links.run),
+            ("mtus", mtus.run),
+            ("traffic", shared.traffic.run),
+        ]
+
+    @property
+    def _is_primary(self) -> bool:
+        return self._primary is not None and self._primary.elector.is_leader
 
     async def _enter(self) -> None:
         await self.daemon.enter()
@@ -328,6 +369,7 @@ class NodeRole:
 
     def _daemon(self) -> Daemon:
         settings, clock, store, ports = self.settings, self._clock, self._store, self._ports
+        links = ports.links
         informer = Informer(
             store,
             VirtualMachine,
@@ -357,8 +399,33 @@ class NodeRole:
             statistics=ports.statistics,
             consoles=ports.consoles,
             network=ports.network or NoNetworks(),
+            links=self._links,
+            traffic=TrafficMeter(links.port, clock, round(float(settings.usage))) if links is not None else None,
         )
         return Daemon(shared, self._random.fork("workers"), self._newcomer)
+
+    def _link_reconciler(self) -> LinkReconciler | None:
+        links = self._ports.links
+        if links is None:
+            return None
+        return LinkReconciler(
+            self._store,
+            links.port,
+            LinkMemoryKeeper(links.notes),
+            links.settings,
+            self._link_networks,
+            host=self.host,
+            labels=self._own_labels,
+            guard_timeout_s=lambda: self.daemon.shared.desired.profile.guard_timeout_s,
+            cluster_address=self._networks.get("cluster", ""),
+            faults=self.faults,
+            decisions=self.decisions,
+            clock=self._clock,
+        )
+
+    def _own_labels(self) -> dict[str, str]:
+        found = self.daemon.shared.desired.hypervisor
+        return found.metadata.labels if found is not None else {}
 
     async def _check_profile(self) -> None:
         """Refuse a renewal interval that the store cannot bear, where its speed is known; log all other doubts.

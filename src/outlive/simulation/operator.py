@@ -38,6 +38,8 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
     """
     world.history.add("fault", "cluster", "everything is healed")
     world.rates, world.store_down = QUIET, False
+    if world.ensemble is not None:
+        world.ensemble.heal()
     world.slow.clear()
     world.reach_store()
     world.networks.heal_all()

@@ -20,7 +20,15 @@ from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
 from outlive.resources.cluster import Disarmed, RebalancePolicy
 from outlive.resources.documents import Problems
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
-from outlive.resources.networks import IN_OVN, NetworkDhcp, NetworkType, PortMode, Subnet
+from outlive.resources.networks import (
+    IN_OVN,
+    DhcpReservation,
+    FirewallRule,
+    NetworkDhcp,
+    NetworkType,
+    PortMode,
+    Subnet,
+)
 from outlive.resources.policies import (
     AffinityPolicy,
     AffinityRule,
@@ -224,6 +232,11 @@ class NetworkEntry(FromFile, frozen=True, kw_only=True):
     dhcp: NetworkDhcp = NetworkDhcp()
     physical_network: str = "physnet"
     vlan: int = 0
+    vni: int = 0
+    domain: str = ""
+    name_servers: tuple[str, ...] = ()
+    reservations: tuple[DhcpReservation, ...] = ()
+    rules: tuple[FirewallRule, ...] = ()
 
 
 class WorldSpec(FromFile, frozen=True, kw_only=True):
@@ -251,6 +264,8 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """What storage and network can shut a host out of."""
     latency_s: Seconds = 0.0
     """Of every call to the store, one way."""
+    zookeeper: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
+    """So many servers of ZooKeeper keep the store; 0: what keeps it does not fail by itself."""
     primary_role: bool = False
     """Whether coordinators stand for the role of the primary."""
     daemons: bool = True

@@ -44,6 +44,15 @@ CALL_LIMIT_S = 1.0
 """After so long without an answer a process gives a call up."""
 
 
+def with_lag(rates: FaultRates, lag_s: float) -> FaultRates:
+    """The same rates for a process whose server shows changes up to so many seconds late, and older listings."""
+    if not lag_s:
+        return rates
+    return msgspec.structs.replace(
+        rates, observer_delay=1.0, observer_delay_max_s=max(lag_s, rates.observer_delay_max_s), stale_relist=1.0
+    )
+
+
 class Author(NamedTuple):
     """Who writes: the process, the host it is on, and the names under which it may write fields."""
 

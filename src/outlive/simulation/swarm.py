@@ -21,6 +21,7 @@ from outlive.resources.cluster import RebalancePolicy, Timing
 from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHosts, RecoveryLimits, RecoveryPolicy
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.ensembles import on_ensemble
 from outlive.simulation.faults.networks import connected
 from outlive.simulation.faults.sales import selling
 from outlive.simulation.faults.schedule import schedule, staying_off
@@ -125,7 +126,8 @@ def world_of(seed: int) -> WorldSpec:
             "node": {"startAfterLimit": AWAITED},
         },
     )
-    return connected(Random(seed).fork("networks"), selling(Random(seed).fork("sales"), spec))
+    spec = connected(Random(seed).fork("networks"), selling(Random(seed).fork("sales"), spec))
+    return on_ensemble(Random(seed).fork("ensemble"), spec)
 
 
 def _recovery(random: Random) -> RecoveryLimits:

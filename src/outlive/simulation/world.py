@@ -29,6 +29,7 @@ from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.runtime.units import decode_unit
 from outlive.simulation.controllers import Bmc, PowerClient
 from outlive.simulation.disks import Disks, StorageClient
+from outlive.simulation.ensemble import Ensemble
 from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
@@ -46,7 +47,7 @@ from outlive.simulation.process import Process, go
 from outlive.simulation.programs import ControllerRole, SimDuty
 from outlive.simulation.setup import already_running, fabric_ports, resources_of
 from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn
-from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote
+from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote, with_lag
 from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
 
@@ -91,6 +92,15 @@ class World:
         self.controllers: dict[str, Service] = {}
         self.rates = QUIET
         self.store_down = False
+        self.ensemble: Ensemble | None = None
+        """Servers of ZooKeeper below the store, where there are any."""
+        if spec.zookeeper:
+            self.ensemble = Ensemble(
+                spec.zookeeper,
+                self.clock,
+                self.reach_store,
+                lambda work: self.start_task(work, name="ensemble settles"),
+            )
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
@@ -302,9 +312,10 @@ class World:
                 self._connect(name, way)
 
     def _connect(self, host: str, way: Way) -> None:
-        up = not self.store_down
+        up = not self.store_down and (self.ensemble is None or self.ensemble.serves(host))
         way.latency_s = self.spec.latency_s + max(self.slow.get(host, 0.0), self.slow.get("", 0.0))
-        way.faults.network.rates = self.rates
+        lag_s = self.ensemble.lag_s(host) if self.ensemble is not None else 0.0
+        way.faults.network.rates = with_lag(self.rates, lag_s)
         way.set(
             sends=up and self.networks.sends(Segment.STORE, host), hears=up and self.networks.hears(Segment.STORE, host)
         )

@@ -122,6 +122,11 @@ NETWORK: Final = {
     "dhcp": {"enabled": True, "router": "subnet"},
     "physicalNetwork": "outside",
     "vlan": 7,
+    "vni": 200,
+    "domain": "red.example",
+    "nameServers": ["ns.example"],
+    "reservations": [{"mac": "0a:58:0a:2c:00:09", "address": "10.44.0.9"}],
+    "rules": [{"name": "ssh", "direction": "in", "rule": "tcp dport 22 accept"}],
 }
 WANTED: Final = {
     VirtualMachineSpec: VM,

@@ -47,7 +47,7 @@ class PacketAnnouncer:
         begin_s, sent = self._clock.monotonic(), 0
         for at_ms in sorted(schedule_ms):
             await self._clock.sleep(max(0.0, begin_s + at_ms / 1000 - self._clock.monotonic()))
-            sent += _send_all(interface, tagged)
+            sent += send_frames(interface, tagged)
         _log.info("ovn.announced", interface=interface, frames=len(frames), sent=sent)
         return sent
 
@@ -63,8 +63,11 @@ def tag_frame(frame: bytes, vlan: int | None) -> bytes:
     return frame[:_ADDRESSES] + struct.pack("!HH", _VLAN, vlan) + frame[_ADDRESSES:]
 
 
-def _send_all(interface: str, frames: Sequence[bytes]) -> int:
-    """How many of the frames the kernel took. The socket lives no longer than this: interfaces come and go."""
+def send_frames(interface: str, frames: Sequence[bytes]) -> int:
+    """Send these frames into an interface now; how many of them the kernel took.
+
+    The socket lives no longer than this: interfaces come and go.
+    """
     sent = 0
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as opened:

@@ -21,6 +21,18 @@ from outlive.node.ports.hypervisor import (
     MigrationSettings,
 )
 from outlive.node.ports.isolation import CutPort, CutReport
+from outlive.node.ports.links import (
+    ANNOUNCEMENT_PAUSE_S,
+    ANNOUNCEMENTS,
+    DefaultRoute,
+    FoundLinks,
+    HostLink,
+    LinkNotes,
+    LinkOp,
+    LinkPort,
+    LinkTraffic,
+    NoLinks,
+)
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.network import NetworkPort, NoNetworks
 from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
@@ -34,22 +46,32 @@ from outlive.node.ports.storage import (
 )
 
 __all__ = [
+    "ANNOUNCEMENTS",
+    "ANNOUNCEMENT_PAUSE_S",
     "PLACES_LIMIT",
     "POST_COPY_STALL_S",
     "REACH_S",
     "CutPort",
     "CutReport",
+    "DefaultRoute",
     "DiskIo",
     "DiskLock",
     "Domain",
     "DomainState",
+    "FoundLinks",
     "GuardPort",
     "GuardReport",
+    "HostLink",
     "HypervisorPort",
+    "LinkNotes",
+    "LinkOp",
+    "LinkPort",
+    "LinkTraffic",
     "MachinePort",
     "MigrationProgress",
     "MigrationSettings",
     "NetworkPort",
+    "NoLinks",
     "NoNetworks",
     "PowerPort",
     "PowerReading",

@@ -18,6 +18,8 @@ from outlive.base.clock import Clock
 from outlive.base.ids import Ids
 from outlive.node.fencing.isolation import Isolation
 from outlive.node.fencing.policy import DesiredState
+from outlive.node.links.reconciler import LinkReconciler
+from outlive.node.links.traffic import TrafficMeter
 from outlive.node.membership.holders import may_run_unknown
 from outlive.node.membership.lease import LeaseRenewer
 from outlive.node.membership.pause import PauseGate
@@ -308,6 +310,10 @@ class VmContext:
     """This host's own addresses by network."""
     network: NetworkPort = field(default_factory=NoNetworks)
     """Of virtual machines, as far as a controller programs them."""
+    links: LinkReconciler | None = None
+    """What the daemon makes of this host's own network; ``None``: nothing."""
+    traffic: TrafficMeter | None = None
+    """What the cards of this host receive and send, where the daemon makes its network."""
     lease: LeaseRenewer = field(init=False)
     foreign: ForeignDomains = field(init=False)
     """What runs here and Outlive did not make."""

@@ -63,6 +63,8 @@ class FaultCode(enum.StrEnum):
     FIGURES_STALE = "figures-stale"
     CLUSTER_KEY_OLD = "cluster-key-old"
     VERSION_BEHIND = "version-behind"
+    LINKS_NOT_MADE = "links-not-made"
+    NETWORKS_NOT_MADE = "networks-not-made"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
     PRIMARY_ADDRESS = "primary-address"
@@ -387,6 +389,19 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{subject} does not have the cluster's key {key}, so it opens no secret that is sealed for it: {why}",
         "remove the cause on {subject}; its daemon tries again by itself",
+    ),
+    FaultCode.LINKS_NOT_MADE: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} has not made its own network as it is wanted: {why}",
+        "see section links of its node.yaml and spec.systemNetworks of Cluster/default; what was undone is tried again "
+        "when one of them changes, or its daemon is started anew",
+    ),
+    FaultCode.NETWORKS_NOT_MADE: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} has not made networks of VMs: {why}",
+        "remove the cause on {subject}: it tries again by itself, and takes no VM on these networks meanwhile",
     ),
     FaultCode.PRIMARY_DUTY: FaultEntry(
         Severity.WARNING,

@@ -11,6 +11,7 @@ from typing import Final
 from outlive.base.random import Random
 from outlive.simulation.faults.accidents import ACCIDENTAL, GRAY
 from outlive.simulation.faults.draw import FROM_S, UNTIL_S, Draw, Fault, Kind
+from outlive.simulation.faults.ensembles import ensemble_faults
 from outlive.simulation.faults.networks import network_faults
 from outlive.simulation.faults.operations import ASKED_FOR
 from outlive.simulation.faults.sales import sales
@@ -57,6 +58,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
     sales(random.fork("sales"), draw)
     deletions(random.fork("deletions"), draw)
     network_faults(random.fork("networks"), draw)
+    ensemble_faults(random.fork("ensemble"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 
