@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.support.network_hosts import NetworkHosts
 
@@ -95,7 +94,7 @@ class Services:
 
 async def until(true: Callable[[], Awaitable[bool]], limit_s: float = 5.0) -> None:
     async with asyncio.timeout(limit_s):
-        while not await true():
+        while not await true():  # noqa: ASYNC110 - it is others that change it
             await asyncio.sleep(0.05)
 
 

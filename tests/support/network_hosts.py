@@ -94,7 +94,7 @@ class NetworkHosts:
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """This thread, and what it starts, is on that host meanwhile."""
-        with open("/proc/self/ns/net") as before, open(f"/run/netns/{self.prefix}-{name}") as there:
+        with Path("/proc/self/ns/net").open() as before, Path(f"/run/netns/{self.prefix}-{name}").open() as there:
             enter(there.fileno())
             try:
                 yield

@@ -1,4 +1,4 @@
-"""The candidate for the role of the primary coordinator: when it takes the role, and what a holder does about a request.
+"""The candidate for the role of the primary coordinator, and what a holder does about a request.
 
 Whoever a hand-over is meant for takes the role at once, others after the silence of an election, the leaver last.
 """

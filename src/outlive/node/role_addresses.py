@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
+from outlive.base.deadline import deadline
 from outlive.base.errors import OutliveError, Refused
 from outlive.base.logging import get_logger
 from outlive.node.handover import PHASES
@@ -20,6 +21,8 @@ from outlive.runtime.tasks import OrderedTaskGroup
 
 AT_ONCE: Final = 32
 """Addresses that are added, or removed, at the same time."""
+CALL_S: Final = 3.0
+"""How long one of them may take."""
 
 Place = tuple[str, str]
 """Device, and address with its length."""
@@ -90,10 +93,11 @@ class RoleAddresses:
         for phase in PHASES:
             await self.add(phase, confirm)
 
-    async def remove(self, phase: AddressPhase) -> None:
-        """Remove the addresses of a phase."""
+    async def remove(self, phase: AddressPhase) -> bool:
+        """Remove the addresses of a phase; whether all of them are gone."""
         async with self._changing:
             await self._remove([place for place, its in self._have.items() if its == phase])
+        return phase not in self._have.values()
 
     async def remove_all(self) -> None:
         """Remove every address. It does not wait for a change that is going on."""
@@ -107,17 +111,22 @@ class RoleAddresses:
         self._have[place] = phase
         try:
             await self._guard.hold(device, address)
-            if ":" in address and phase == "gateways":
-                await self._switch_v6(device, on=True)
-            await self._links.add_address(device, address)
-        except OutliveError as error:
-            _log.error("primary.address_not_added", device=device, address=address, why=str(error))
-            self.failures[f"add {_text(place)}"] = str(error)
+            with deadline(CALL_S):
+                if ":" in address and phase == "gateways":
+                    await self._switch_v6(device, on=True)
+                await self._links.add_address(device, address)
+        except (OutliveError, TimeoutError) as error:
+            why = str(error) or f"no end within {CALL_S:g} s"
+            _log.error("primary.address_not_added", device=device, address=address, why=why)
+            self.failures[f"add {_text(place)}"] = why
         else:
             self.failures.pop(f"add {_text(place)}", None)
-        if not self._allowed:
+        if self._revoked():
             self._have[place] = phase
             await self._remove_one(place)
+
+    def _revoked(self) -> bool:
+        return not self._allowed
 
     async def _remove(self, places: Iterable[Place]) -> None:
         todo = list(places)
@@ -129,12 +138,14 @@ class RoleAddresses:
     async def _remove_one(self, place: Place) -> None:
         device, address = place
         try:
-            await self._links.remove_address(device, address)
-            if ":" in address and self._have.get(place) == "gateways":
-                await self._switch_v6(device, on=False)
-        except OutliveError as error:
-            _log.error("primary.address_not_removed", device=device, address=address, why=str(error))
-            self.failures[f"remove {_text(place)}"] = str(error)
+            with deadline(CALL_S):
+                await self._links.remove_address(device, address)
+                if ":" in address and self._have.get(place) == "gateways":
+                    await self._switch_v6(device, on=False)
+        except (OutliveError, TimeoutError) as error:
+            why = str(error) or f"no end within {CALL_S:g} s"
+            _log.error("primary.address_not_removed", device=device, address=address, why=why)
+            self.failures[f"remove {_text(place)}"] = why
             return
         for verb in ("add", "remove"):
             self.failures.pop(f"{verb} {_text(place)}", None)

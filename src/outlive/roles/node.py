@@ -44,7 +44,8 @@ from outlive.node.ports import (
     StoragePort,
     StorageStatisticsPort,
 )
-from outlive.node.primary import Duty, Primary, PrimaryElector
+from outlive.node.primary import Duty, Primary
+from outlive.node.primary_elector import PrimaryElector
 from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains

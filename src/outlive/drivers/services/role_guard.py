@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from outlive.base.errors import Unavailable
 from outlive.base.logging import get_logger
