@@ -30,7 +30,7 @@ from outlive.node.handover import (
     note_removed,
 )
 from outlive.node.ports.links import NoLinks
-from outlive.node.primary import GUARD_S, Primary
+from outlive.node.primary import GUARD_S, Primary, role_of
 from outlive.node.primary_elector import ROLE, PrimaryElector
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
@@ -269,7 +269,12 @@ def test_the_hand_over_does_what_the_model_does(stalls_in: str | None) -> None:
         elif stalls_in is not None:
             it.links["a"].hangs_in = next(phase for phase, letter in LETTERS.items() if letter == stalls_in)
         await it.ask("b")
-        await it.clock.sleep(19)
+        timeouts: list[str] = []
+        for _ in range(1900):
+            await it.clock.sleep(0.01)
+            handover = (await it.record()).handover
+            if handover is not None and handover.overtaken and not timeouts:
+                timeouts.append("CDEFG"[PHASES.index(handover.added) + 1 if handover.added else 0])
         done = steps_of(it)
         model = model_handover("b", ("a", "run"), [(10, "managed"), (20, "managed")], leaver_stalls_in=stalls_in)
         kept = ("dns", "api", "upstream", "cluster", "storage", "metadata_ip", "gateways")
@@ -286,8 +291,12 @@ def test_the_hand_over_does_what_the_model_does(stalls_in: str | None) -> None:
                 [done.index(one) for one in of_a if one.startswith(f"{phase}:a") and one in before_stall],
             )
             assert not others or max(own) < min(others)
+        # the model's candidate also waits in B, where it has nothing to do
+        assert timeouts == [one for one in model.timeouts if one != "B"]
         stalled = [one for one in it.faults["b"].active if one.code == FaultCode.PRIMARY_STALLED]
         assert bool(stalled) == bool(model.timeouts)
+        assert (await it.record()).phase == ""
+        assert model.final["b"] == role_of("b", "coordinator", await it.record())
 
     told(story)
 
