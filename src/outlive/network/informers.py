@@ -22,7 +22,7 @@ from outlive.resources import (
     VirtualNetwork,
     VirtualNetworkStatus,
 )
-from outlive.resources.networks import is_interface_id, present_network, vm_and_index
+from outlive.resources.networks import bridges_in, is_interface_id, present_network, vm_and_index
 from outlive.resources.reasons import Reason, render
 from outlive.runtime.informer import Informer
 from outlive.store import Store, compare_and_swap
@@ -32,6 +32,7 @@ BY_NETWORK: Final = "network"
 BY_MAC: Final = "mac"
 BY_ADDRESS: Final = "address"
 BY_INTERFACE: Final = "interface"
+BY_BRIDGE: Final = "bridge"
 PortChange = Callable[[VirtualMachinePortStatus], VirtualMachinePortStatus]
 NetworkChange = Callable[[VirtualNetworkStatus], VirtualNetworkStatus]
 _replace = msgspec.structs.replace
@@ -64,7 +65,7 @@ def granted_addresses(port: VirtualMachinePort) -> set[tuple[str, str]]:
 
 def interface_indexes() -> dict[str, Any]:
     """Of the informer of VMs."""
-    return {BY_INTERFACE: interfaces_of}
+    return {BY_INTERFACE: interfaces_of, BY_BRIDGE: lambda vm: bridges_in(vm.spec.definition)}
 
 
 def interfaces_of(vm: VirtualMachine) -> tuple[str, ...]:

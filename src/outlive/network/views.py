@@ -22,6 +22,7 @@ from outlive.resources.networks import (
     PortMode,
     interface_id,
     is_interface_id,
+    is_made_by_hosts,
     port_mode,
     present_network,
     present_type,
@@ -134,14 +135,21 @@ def lacks_ovn(host: Hypervisor) -> bool:
 
 
 def reaches_host(network: VirtualNetwork, host: Hypervisor) -> bool:
-    """Whether the host has the network's labels, and OVN where the network is in it."""
-    return network.reaches(host.metadata.labels) and not (present_type(network) in IN_OVN and lacks_ovn(host))
+    """Whether the host has the network's labels, and what it needs: OVN, or its own devices for the network."""
+    if not network.reaches(host.metadata.labels):
+        return False
+    if is_made_by_hosts(network):
+        return (host.status.networks or {}).get(network.name) == ""
+    return not (present_type(network) in IN_OVN and lacks_ovn(host))
 
 
 def reach_problem(network: VirtualNetwork, host: Hypervisor | None) -> Reason | None:
     """That the network does not reach the host; ``None``: it does, or nobody knows."""
     if host is None or reaches_host(network, host):
         return None
+    if is_made_by_hosts(network) and network.reaches(host.metadata.labels):
+        why = (host.status.networks or {}).get(network.name) or "its daemon has not said so"
+        return reason(NetworkReason.HOST_LACKS_NETWORK, network=network.name, host=host.name, why=why)
     return reason(NetworkReason.HOST_NOT_REACHED, network=network.name, host=host.name)
 
 

@@ -19,11 +19,14 @@ from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers,
 NetworkType = Literal["routed", "layer2", "localnet", "bridged", "managed"]
 IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet"})
 """Types that the network controller programs; hosts make the others themselves."""
+MADE_BY_HOSTS: Final[frozenset[NetworkType]] = frozenset({"bridged", "managed"})
+"""Types that hosts make themselves."""
 PortMode = Literal["shared", "twin"]
 PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
 """Of ids of interfaces whose ports each host has for itself."""
+_BRIDGE: Final = re.compile(r"<source\b[^<>]*?\bbridge\s*=\s*['\"](vmbr[0-9]{1,8})['\"]", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-f]{2}([:-][0-9a-f]{2}){5}", re.IGNORECASE | re.ASCII)
 MacText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}$"})]
 """A MAC address as users write it. Decoding takes any text: a port that the store has already stays readable."""
@@ -336,6 +339,21 @@ def vm_and_index(name: str) -> tuple[str, int]:
 def present_network(port: VirtualMachinePort) -> str:
     """The network that a port is on."""
     return port.status.network or port.spec.network
+
+
+def bridge_name(vni: int) -> str:
+    """The bridge of a network that hosts make, to which its VMs are attached."""
+    return f"vmbr{vni}"
+
+
+def bridges_in(definition: str) -> tuple[str, ...]:
+    """The bridges of such networks that a definition attaches its VM to."""
+    return tuple(dict.fromkeys(_BRIDGE.findall(definition))) if "vmbr" in definition else ()
+
+
+def is_made_by_hosts(network: VirtualNetwork) -> bool:
+    """True for a bridged or managed network with a VNI; bridged ones without are made by whoever runs the hosts."""
+    return network.spec.type in MADE_BY_HOSTS and network.spec.vni > 0
 
 
 def present_type(network: VirtualNetwork) -> NetworkType:

@@ -29,6 +29,7 @@ from outlive.node.host_log import HostLogWriter
 from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
 from outlive.node.links.mtus import NetworkMtus
 from outlive.node.links.traffic import TrafficMeter
+from outlive.node.links.vm_ports import BridgedPorts
 from outlive.node.membership.pause import PauseGate
 from outlive.node.permission_facts import HostWriter
 from outlive.node.ports import (
@@ -399,7 +400,7 @@ class NodeRole:
             networks=self._networks,
             statistics=ports.statistics,
             consoles=ports.consoles,
-            network=ports.network or NoNetworks(),
+            network=self._network_port(),
             links=self._links,
             traffic=TrafficMeter(links.port, clock, round(float(settings.usage))) if links is not None else None,
         )
@@ -423,6 +424,11 @@ class NodeRole:
             decisions=self.decisions,
             clock=self._clock,
         )
+
+    def _network_port(self) -> NetworkPort:
+        """Networks of virtual machines, whoever makes them."""
+        others, links = self._ports.network or NoNetworks(), self._links
+        return others if links is None else BridgedPorts(self._store, self.host, lambda: links.made, others)
 
     def _own_labels(self) -> dict[str, str]:
         found = self.daemon.shared.desired.hypervisor

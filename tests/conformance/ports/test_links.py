@@ -120,6 +120,7 @@ MADE = (
     LinkOp(op="up", device="br9"),
     LinkOp(op="addAddress", device="eth0", value="10.7.0.1/24"),
     LinkOp(op="addRoute", device="eth0", value="10.7.0.254"),
+    LinkOp(op="addRoute", device="eth0", value="10.7.0.253", key="10.8.0.0/16"),
     LinkOp(op="sysctl", key="net.ipv6.conf.br9.disable_ipv6", value="1"),
 )
 
@@ -139,12 +140,16 @@ async def test_what_is_carried_out_is_found_again_and_may_be_repeated() -> None:
         assert (tunnel.kind, tunnel.vni, tunnel.port, tunnel.local) == ("vxlan", 9, 4789, "10.7.0.1")
         assert (tunnel.lower, tunnel.bridge, tunnel.mtu, tunnel.up) == ("eth0", "br9", 1400, True)
         assert tunnel.remotes == ("10.7.0.2", "10.7.0.3")
-        assert [(one.gateway, one.device) for one in found.routes] == [("10.7.0.254", "eth0")]
+        assert {(one.gateway, one.device, one.to) for one in found.routes} == {
+            ("10.7.0.254", "eth0", ""),
+            ("10.7.0.253", "eth0", "10.8.0.0/16"),
+        }
         assert found.sysctls == {"net.ipv6.conf.br9.disable_ipv6": "1"}
 
         for op in (
             LinkOp(op="removeRemote", device="vxlan9", value="10.7.0.3"),
             LinkOp(op="removeRoute", device="eth0", value="10.7.0.254"),
+            LinkOp(op="removeRoute", device="eth0", value="10.7.0.253", key="10.8.0.0/16"),
             LinkOp(op="detach", device="vxlan9"),
             LinkOp(op="delete", device="br9"),
         ):

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.support.command import outlive
 
-from outlive.network.host_limits import ReachedHosts, reached_hosts, with_host_limits
+from outlive.network.host_limits import NetworkNames, ReachedHosts, reached_hosts, with_host_limits
+from outlive.network.views import reach_problem
 from outlive.placement.rules import demands_of, judge
 from outlive.placement.vms import view_of_resource
 from outlive.resources import (
@@ -25,6 +26,7 @@ from outlive.resources import (
 )
 from outlive.resources.networks import VirtualMachinePortSpec, VirtualNetworkSpec
 from outlive.resources.policies import NOWHERE
+from outlive.resources.reasons import render
 from outlive.resources.vms import VirtualMachineStatus
 
 
@@ -48,6 +50,9 @@ NETWORKS = {
 }
 
 
+NAMES = NetworkNames(NETWORKS.get, lambda _bridge: "")
+
+
 @pytest.mark.parametrize(
     ("networks", "limits", "allowed"),
     [
@@ -63,7 +68,7 @@ def test_a_vm_may_run_where_all_its_networks_reach(
     networks: tuple[str, ...], limits: dict[str, tuple[str, ...]], allowed: tuple[str, ...]
 ) -> None:
     ports = [port("web", number, one) for number, one in enumerate(networks)]
-    found = reached_hosts(ports, NETWORKS.get, ReachedHosts(HOSTS))
+    found = reached_hosts(VirtualMachine(), ports, NAMES, ReachedHosts(HOSTS))
     assert found == limits
     vm = VirtualMachine(metadata=ObjectMeta(name="web"), status=VirtualMachineStatus(network_hosts=found))
     assert vm.allowed_hosts == demands_of(vm).host_limit == view_of_resource(vm).host_limit == allowed
@@ -164,3 +169,46 @@ def test_offline_answers_keep_a_vm_and_its_slots_on_hosts_of_its_network(tmp_pat
     more = ["--count", "1", "-k", "2", "--state", state, "-o", "json"]
     assert outlive("whatif", "add-host", "--like", "h2", *more).code == 0, "a copy has the label that reaches it"
     assert outlive("whatif", "add-host", "--like", "h5", *more).code == 1
+
+
+def own_network(name: str, vni: int, **labels: str) -> VirtualNetwork:
+    spec = VirtualNetworkSpec(type="managed", vni=vni, host_labels=labels)
+    return VirtualNetwork(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def making(name: str, **networks: str) -> Hypervisor:
+    """A host that says what it has made of its networks."""
+    found = host(name, rack="a")
+    return Hypervisor(metadata=found.metadata, spec=found.spec, status=HypervisorStatus(networks=networks))
+
+
+BRIDGED = "<domain><devices><interface type='bridge'><source bridge='vmbr70'/></interface></devices></domain>"
+
+
+@pytest.mark.parametrize("by", ["port", "definition"])
+def test_a_network_that_hosts_make_reaches_those_that_have_made_it(by: str) -> None:
+    hosts = [making("h1", blue=""), making("h2", blue="device vmbr70 is there already"), making("h3"), host("h4")]
+    definition = BRIDGED if by == "definition" else ""
+    vm = VirtualMachine(metadata=ObjectMeta(name="web"), spec=VirtualMachineSpec(definition=definition))
+    ports = [port("web", 0, "blue")] if by == "port" else []
+    found = with_host_limits([vm, *ports, *hosts, own_network("blue", 70)])
+    (limited,) = (one for one in found if isinstance(one, VirtualMachine))
+    assert limited.status.network_hosts == {"blue": ("h1",)}
+    verdict = judge(demands_of(limited), "h2")
+    assert verdict is not None
+    assert "blue" in str(verdict)
+
+
+def test_a_bridged_network_without_a_vni_is_made_by_whoever_runs_the_hosts() -> None:
+    found = with_host_limits(
+        [VirtualMachine(metadata=ObjectMeta(name="web")), port("web", 0, "all"), *HOSTS, network("all")]
+    )
+    (limited,) = (one for one in found if isinstance(one, VirtualMachine))
+    assert limited.status.network_hosts == {}
+
+
+def test_why_a_host_lacks_a_network_is_told() -> None:
+    problem = reach_problem(own_network("blue", 70), making("h2", blue="there is no device eth9"))
+    assert problem is not None
+    assert render(problem).text == "h2 has not made network blue: there is no device eth9"
+    assert reach_problem(own_network("blue", 70), making("h1", blue="")) is None

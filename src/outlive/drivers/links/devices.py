@@ -23,7 +23,7 @@ from outlive.drivers.links.addresses import (
     tolerate,
 )
 from outlive.drivers.links.sysctls import write_sysctl
-from outlive.node.ports.links import DefaultRoute, FoundLinks, HostLink, LinkOp, LinkTraffic
+from outlive.node.ports.links import FoundLinks, HostLink, HostRoute, LinkOp, LinkTraffic
 
 if TYPE_CHECKING:
     from pyroute2 import IPRoute
@@ -99,12 +99,13 @@ def _read_remotes(route: IPRoute) -> dict[int, set[str]]:
     return found
 
 
-def _read_routes(route: IPRoute, names: Mapping[int, str]) -> tuple[DefaultRoute, ...]:
+def _read_routes(route: IPRoute, names: Mapping[int, str]) -> tuple[HostRoute, ...]:
     found = []
     for one in (*route.route("dump", family=socket.AF_INET), *route.route("dump", family=socket.AF_INET6)):
         gateway, device = one.get_attr("RTA_GATEWAY"), one.get_attr("RTA_OIF")
-        if one["dst_len"] == 0 and gateway and device in names and one.get_attr("RTA_TABLE") == _MAIN_TABLE:
-            found.append(DefaultRoute(gateway=str(gateway), device=names[device]))
+        if gateway and device in names and one.get_attr("RTA_TABLE") == _MAIN_TABLE:
+            to = f"{one.get_attr('RTA_DST')}/{one['dst_len']}" if one["dst_len"] else ""
+            found.append(HostRoute(gateway=str(gateway), device=names[device], to=to))
     return tuple(found)
 
 
@@ -150,8 +151,7 @@ def _change(route: IPRoute, index: int, op: LinkOp) -> None:
         case "addAddress":
             enter_address(route, op.device, index, parse_address_with_length(op.value))
         case "addRoute":
-            family = socket.AF_INET if ip_address(op.value).version == 4 else socket.AF_INET6
-            route.route("replace", dst="default", family=family, gateway=op.value, oif=index)
+            route.route("replace", **_route(op), oif=index)
         case "addRemote":
             add = {"ifindex": index, "lladdr": NO_MAC, "dst": op.value}
             tolerate(lambda: route.fdb("append", **add), errno.EEXIST)
@@ -173,8 +173,12 @@ def _remove(route: IPRoute, index: int, op: LinkOp) -> None:
         case "removeRemote":
             tolerate(lambda: route.fdb("del", ifindex=index, lladdr=NO_MAC, dst=op.value), *GONE)
         case "removeRoute":
-            family = socket.AF_INET if ip_address(op.value).version == 4 else socket.AF_INET6
-            tolerate(lambda: route.route("del", dst="default", family=family, gateway=op.value, oif=index), *GONE)
+            tolerate(lambda: route.route("del", **_route(op), oif=index), *GONE)
+
+
+def _route(op: LinkOp) -> dict[str, Any]:
+    family = socket.AF_INET if ip_address(op.value).version == 4 else socket.AF_INET6
+    return {"dst": op.key or "default", "family": family, "gateway": op.value}
 
 
 def _checksum(device: str, *, switch_off: bool = False) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.node.links.wanted import VXLAN_PORT, NetworkDevices, SystemBridge, WantedLinks
-from outlive.node.ports.links import FoundLinks, HostLink, LinkOp
+from outlive.node.ports.links import FoundLinks, HostLink, HostRoute, LinkOp
 from outlive.runtime.decisions import Decision
 
 OWN: Final = "outlive:"
@@ -62,7 +62,7 @@ def plan_links(given: LinkPlanInput) -> LinkPlan:
     system += _leave_former(wanted, found)
     refused = {bridge for name, bridge in wanted.bridge_of.items() if name in problems}
     if wanted.route is not None and wanted.route not in found.routes and wanted.route.device not in refused:
-        system.append(LinkOp(op="addRoute", device=wanted.route.device, value=wanted.route.gateway))
+        system.append(_add_route(wanted.route, wanted.route.device))
     system += [
         LinkOp(op="sysctl", key=key, value=value)
         for key, value in sorted(wanted.sysctls.items())
@@ -98,11 +98,15 @@ def undo_ops(ops: Iterable[LinkOp], former: FoundLinks) -> tuple[LinkOp, ...]:
                 undone.append(LinkOp(op="removeAddress", device=op.device, value=op.value))
             case "removeAddress" if link is not None and op.value in link.addresses:
                 undone.append(LinkOp(op="addAddress", device=op.device, value=op.value))
-            case "addRoute" if not any((one.device, one.gateway) == (op.device, op.value) for one in former.routes):
-                undone.append(LinkOp(op="removeRoute", device=op.device, value=op.value))
+            case "addRoute" if HostRoute(gateway=op.value, device=op.device, to=op.key) not in former.routes:
+                undone.append(LinkOp(op="removeRoute", device=op.device, value=op.value, key=op.key))
             case "sysctl" if op.key in former.sysctls:
                 undone.append(LinkOp(op="sysctl", key=op.key, value=former.sysctls[op.key]))
-    return (*undone, *(LinkOp(op="addRoute", device=one.device, value=one.gateway) for one in former.routes))
+    return (*undone, *(_add_route(one, one.device) for one in former.routes))
+
+
+def _add_route(route: HostRoute, device: str) -> LinkOp:
+    return LinkOp(op="addRoute", device=device, value=route.gateway, key=route.to)
 
 
 def _bridge_problem(bridge: SystemBridge, found: FoundLinks) -> str:
@@ -119,7 +123,7 @@ def _bridge_problem(bridge: SystemBridge, found: FoundLinks) -> str:
 
 
 def _system_ops(bridge: SystemBridge, found: FoundLinks) -> Iterator[LinkOp]:
-    """Set the device's MTU, put it into the bridge, and have its addresses and default routes on the bridge."""
+    """Set the device's MTU, put it into the bridge, and have its addresses and routes on the bridge."""
     device, there = found.named(bridge.device), found.named(bridge.bridge)
     assert device is not None
     mtu = str(bridge.mtu)
@@ -142,7 +146,7 @@ def _system_ops(bridge: SystemBridge, found: FoundLinks) -> Iterator[LinkOp]:
             yield LinkOp(op="addAddress", device=bridge.bridge, value=one)
     for route in found.routes:
         if route.device == bridge.device:
-            yield LinkOp(op="addRoute", device=bridge.bridge, value=route.gateway)
+            yield _add_route(route, bridge.bridge)
 
 
 def _leave_former(wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:

@@ -32,6 +32,7 @@ from outlive.node.links.wanted import ORDER, LinkFacts, PlacedAddress, WantedLin
 from outlive.node.ports.links import FoundLinks, LinkOp, LinkPort
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualNetwork
 from outlive.resources.cluster import CLUSTER, SystemNetwork, SystemNetworkName
+from outlive.resources.networks import is_made_by_hosts
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultSet
@@ -111,13 +112,20 @@ class LinkReconciler:
 
     async def run(self) -> None:
         """Until cancelled; whatever is made stays."""
+        await self.start()
+        end = self._networks.subscribe(lambda _old, _new: self.notify())
+        try:
+            while True:
+                self._wake.clear()
+                await self.look()
+                await set_within(self._wake, LOOK_S)
+        finally:
+            end()
+
+    async def start(self) -> None:
+        """Read what the daemon before has written down, and undo what it had changed and not confirmed."""
         await self._keeper.load()
         await self._undo_former()
-        self._networks.subscribe(lambda _old, _new: self.notify())
-        while True:
-            self._wake.clear()
-            await self.look()
-            await set_within(self._wake, LOOK_S)
 
     async def look(self) -> None:
         """One round; what fails is tried again in the next one."""
@@ -147,10 +155,7 @@ class LinkReconciler:
         networks = tuple(
             one
             for one in self._networks.items()
-            if one.spec.type in ("bridged", "managed")
-            and one.spec.vni
-            and one.reaches(labels)
-            and one.metadata.deletion_timestamp is None
+            if is_made_by_hosts(one) and one.reaches(labels) and one.metadata.deletion_timestamp is None
         )
         if any(one.spec.type == "managed" for one in networks) and not self.settings.evpn:
             await self._read_others()
@@ -273,7 +278,7 @@ class LinkReconciler:
             _log.warning("links.step_not_undone", op=op.op, device=op.device, why=str(error))
 
     async def _undo_former(self) -> None:
-        """Undo what a daemon that was killed had changed and not confirmed; it is not tried again by this one."""
+        """What was undone is not tried again by this daemon."""
         memory = self._keeper.memory
         if not memory.undo:
             await self._keeper.change(refused="")

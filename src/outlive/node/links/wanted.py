@@ -12,9 +12,10 @@ from outlive.base.errors import BadInput
 from outlive.node.links.host_addresses import AddressInput, plan_addresses
 from outlive.node.links.mtu import MtuInput, choose_mtu
 from outlive.node.links.settings import LinkSettings
-from outlive.node.ports.links import DefaultRoute, FoundLinks
+from outlive.node.ports.links import FoundLinks, HostRoute
 from outlive.resources import VirtualNetwork
 from outlive.resources.cluster import SystemNetwork, SystemNetworkName
+from outlive.resources.networks import bridge_name, is_made_by_hosts
 
 ORDER: Final[tuple[SystemNetworkName, ...]] = ("cluster", "storage", "upstream")
 """In which system networks are made."""
@@ -74,7 +75,7 @@ class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """System network → the bridge that the host is on it by."""
     own: dict[str, str] = {}
     """System network → the host's own address there."""
-    route: DefaultRoute | None = None
+    route: HostRoute | None = None
     """Where what is for elsewhere is sent; absent: left as it is."""
     sysctls: dict[str, str] = {}
     """Settings of the kernel."""
@@ -93,11 +94,6 @@ class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Addresses that the daemon has put on bridges before."""
     problems: dict[str, str] = {}
     """System network, or network of VMs → why it is not made."""
-
-
-def bridge_name(vni: int) -> str:
-    """The bridge of a network of VMs."""
-    return f"vmbr{vni}"
 
 
 class LinkFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +147,7 @@ def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
     upstream = facts.system_networks.get("upstream")
     route = None
     if upstream is not None and upstream.gateway and "upstream" in bridge_of:
-        route = DefaultRoute(gateway=upstream.gateway, device=bridge_of["upstream"])
+        route = HostRoute(gateway=upstream.gateway, device=bridge_of["upstream"])
     wanted = WantedLinks(
         bridges=tuple(bridges.values()),
         bridge_of=bridge_of,
@@ -232,8 +228,7 @@ def _devices_of(
 
 def mtu_of(network: VirtualNetwork, settings: LinkSettings, cluster_mtu: int) -> int:
     """The MTU that hosts are to give a network, by what this host's devices take; 0: they do not tell."""
-    own = network.spec.type in ("bridged", "managed") and network.spec.vni
-    if not own or not (settings.bridge_device if network.spec.type == "bridged" else cluster_mtu):
+    if not is_made_by_hosts(network) or not (settings.bridge_device if network.spec.type == "bridged" else cluster_mtu):
         return 0
     try:
         return choose_mtu(_mtu_input(network, settings, cluster_mtu, network.spec.mtu)).mtu

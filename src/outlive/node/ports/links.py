@@ -60,18 +60,21 @@ class HostLink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a bridge: whether checksums of what it sends are left to others."""
 
 
-class DefaultRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Where what is for elsewhere is sent."""
+class HostRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A way to what is not on a link of the host."""
 
     gateway: str
     device: str
+    to: str = ""
+    """Such as ``10.0.0.0/8``; empty: to everywhere else."""
 
 
 class FoundLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a host has now."""
 
     links: tuple[HostLink, ...] = ()
-    routes: tuple[DefaultRoute, ...] = ()
+    routes: tuple[HostRoute, ...] = ()
+    """All of the main table that have a gateway."""
     sysctls: Mapping[str, str] = {}
     """Of those that were asked for: name → value; one that the kernel does not have is left out."""
 
@@ -101,7 +104,7 @@ class LinkOp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     """The MTU, bridge, address, gateway, remote address, or value of a setting; of a VXLAN that is created
     ``nolearning`` or nothing. ``ipv6Off`` does nothing while the device has an IPv6 address."""
     key: str = ""
-    """Name of a setting, such as ``net.ipv4.ip_forward``."""
+    """Name of a setting, such as ``net.ipv4.ip_forward``; of a route where it leads to, empty: everywhere else."""
 
 
 class LinkTraffic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -125,7 +128,7 @@ class LinkPort(Protocol):
     """
 
     async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
-        """All devices with their addresses, the default routes, and these settings of the kernel."""
+        """All devices with their addresses, the routes, and these settings of the kernel."""
         ...
 
     async def carry_out(self, op: LinkOp) -> None:

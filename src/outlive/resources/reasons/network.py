@@ -20,6 +20,7 @@ class NetworkReason(enum.StrEnum):
     TYPE_CHANGED = "type-changed"
     SUBNETS_OVERLAP = "subnets-overlap"
     HOST_NOT_REACHED = "host-not-reached"
+    HOST_LACKS_NETWORK = "host-lacks-network"
     VM_MISSING = "vm-missing"
     NO_HOST = "no-host-yet"
     NO_INTERFACE = "no-interface"
@@ -74,6 +75,10 @@ TABLE: Final[Table] = {
     ),
     NetworkReason.HOST_NOT_REACHED: Template(
         "network {network} does not reach {host}", "move the VM, or label the host: spec.hostLabels of {network}"
+    ),
+    NetworkReason.HOST_LACKS_NETWORK: Template(
+        "{host} has not made network {network}: {why}",
+        "see section links of its node.yaml and its fault networks-not-made, or move the VM",
     ),
     NetworkReason.VM_MISSING: Template("there is no VM {vm}", "create it, or delete the port"),
     NetworkReason.NO_HOST: Template("VM {vm} is on no host yet"),

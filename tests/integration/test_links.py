@@ -1,0 +1,297 @@
+"""Hosts that make their own network: bridges, addresses, networks of VMs, and the way back from what cuts one off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.link_namespaces import cable, inside, namespaces
+from tests.support.loops import run_real
+from tests.support.own_links import OwnLinks, ReachableStore, following, switched
+
+from outlive.base.clock import SystemClock
+from outlive.base.ids import SystemIds
+from outlive.node.links import LinkSettings
+from outlive.resources import Cluster, Hypervisor, ObjectMeta, VirtualNetwork
+from outlive.resources.codec import convert
+from outlive.runtime.units import Duration
+from outlive.store import Store
+from outlive.store.memory import MemoryStore
+
+pytestmark = [pytest.mark.component("links"), pytest.mark.slow]
+ONE, TWO = f"ol-{os.getpid()}-1", f"ol-{os.getpid()}-2"
+CLUSTER_NET = {"cidr": "10.91.0.0/24", "floating": "10.91.0.250"}
+
+
+def settings(**more: Any) -> LinkSettings:
+    limit = Duration(more.pop("confirmTimeout", 10.0))
+    found = convert(LinkSettings, {"systemNetworks": {"cluster": {"device": "eth0"}}, **more})
+    return msgspec.structs.replace(found, confirm_timeout=limit)
+
+
+def cluster(**networks: Any) -> Cluster:
+    return convert(Cluster, {"metadata": {"name": "default"}, "spec": {"systemNetworks": networks}})
+
+
+def network(name: str, **spec: Any) -> VirtualNetwork:
+    return convert(VirtualNetwork, {"metadata": {"name": name}, "spec": spec})
+
+
+async def new_store(**networks: Any) -> MemoryStore:
+    store = MemoryStore(SystemClock(), SystemIds())
+    await store.create(cluster(**networks))
+    return store
+
+
+async def set_networks(store: Store, **networks: Any) -> None:
+    found = await store.get(Cluster, "default")
+    await store.replace(convert(Cluster, {"metadata": found.metadata, "spec": cluster(**networks).spec}))
+
+
+def shown(space: str, device: str) -> Any:
+    (found,) = json.loads(inside(space, "ip", "-j", "-d", "addr", "show", "dev", device))
+    return found
+
+
+def addresses(space: str, device: str) -> list[str]:
+    return [f"{one['local']}/{one['prefixlen']}" for one in shown(space, device)["addr_info"] if one["scope"] != "link"]
+
+
+def devices(space: str) -> set[str]:
+    return {one["ifname"] for one in json.loads(inside(space, "ip", "-j", "link"))} - {"lo"}
+
+
+def pings(space: str, address: str) -> bool:
+    command = ["ip", "netns", "exec", space, "ping", "-c3", "-i0.2", "-W2", "-q", address]
+    return subprocess.run(command, check=False, capture_output=True, timeout=20).returncode == 0
+
+
+def test_a_host_gets_a_bridge_with_its_addresses_and_nothing_changes_the_second_time() -> None:
+    async def story() -> None:
+        store = await new_store(
+            cluster=CLUSTER_NET, upstream={"cidr": "10.92.0.0/24", "floating": "10.92.0.9", "gateway": "10.92.0.1"}
+        )
+        given = {"cluster": {"device": "eth0", "mtu": 1400}, "upstream": {"device": "eth0", "address": "10.92.0.7"}}
+        inside(ONE, "ip", "addr", "add", "172.20.0.5/24", "dev", "eth0")
+        host = OwnLinks(ONE, "node-12", store, settings(systemNetworks=given))
+        async with following(host):
+            await host.start()
+            assert await host.settle() == 2
+            found = shown(ONE, "brcluster")
+            assert (found["mtu"], found["operstate"]) == (1400, "UP")
+            assert addresses(ONE, "brcluster") == ["10.91.0.12/24", "10.92.0.7/24", "172.20.0.5/24"]
+            assert addresses(ONE, "eth0") == []
+            assert shown(ONE, "eth0")["master"] == "brcluster"
+            assert "default via 10.92.0.1 dev brcluster" in inside(ONE, "ip", "route")
+            names = (
+                "net.ipv4.ip_forward",
+                "net.ipv4.conf.brcluster.rp_filter",
+                "net.ipv4.conf.all.accept_source_route",
+            )
+            assert inside(ONE, "sysctl", "-n", *names).split() == ["1", "0", "0"]
+            assert host.links.bridge_of == {"cluster": "brcluster", "upstream": "brcluster"}
+            assert host.links.addresses == {"cluster": "10.91.0.12", "upstream": "10.92.0.7"}
+            assert host.problem() == ""
+            inside(ONE, "ip", "addr", "del", "10.91.0.12/24", "dev", "brcluster")
+            await host.settle()
+            assert "10.91.0.12/24" in addresses(ONE, "brcluster")
+
+    with switched(ONE):
+        run_real(story())
+
+
+def guest(space: str, bridge: str, name: str, address: str) -> None:
+    """A namespace at a port of a host's bridge, in place of a VM."""
+    cable(name, "ens3", space, f"tap{name[-1]}")
+    inside(space, "ip", "link", "set", f"tap{name[-1]}", "master", bridge)
+    inside(name, "ip", "link", "set", "ens3", "mtu", "1450")
+    inside(name, "ip", "addr", "add", address, "dev", "ens3")
+
+
+def test_a_managed_network_joins_guests_of_two_hosts_and_goes_once_nobody_is_on_it() -> None:
+    async def story() -> None:
+        store = await new_store(cluster=CLUSTER_NET)
+        for number in (1, 2):
+            host = Hypervisor(metadata=ObjectMeta(name=f"node{number}"))
+            await store.create(host)
+            known = await store.get(Hypervisor, f"node{number}")
+            status = convert(type(known.status), {"addresses": {"cluster": f"10.91.0.{number}"}})
+            await store.replace_status(Hypervisor(metadata=known.metadata, spec=known.spec, status=status))
+        await store.create(network("blue", type="managed", vni=70))
+        await store.create(network("red", type="managed", vni=71))
+        inside(ONE, "ip", "link", "add", "vmbr71", "type", "bridge")
+        one, two = (OwnLinks(space, f"node{number}", store, settings()) for number, space in ((1, ONE), (2, TWO)))
+        async with following(one, two):
+            for host in (one, two):
+                await host.start()
+                await host.settle()
+            assert one.links.made == {"blue": "", "red": "device vmbr71 is there already, and somebody else made it"}
+            assert two.links.made == {"blue": "", "red": ""}
+            assert "red: device vmbr71 is there already" in one.problem()
+            assert devices(ONE) == {"eth0", "brcluster", "vmbr70", "vxlan70", "vmbr71"}
+            assert shown(ONE, "vmbr70")["mtu"] == 1450
+            assert shown(ONE, "vmbr70")["ifalias"] == "outlive:blue"
+            tunnel = shown(ONE, "vxlan70")["linkinfo"]["info_data"]
+            assert (tunnel["id"], tunnel["port"], tunnel["local"]) == (70, 4789, "10.91.0.1")
+            assert inside(ONE, "sysctl", "-n", "net.ipv6.conf.vmbr70.disable_ipv6").strip() == "1"
+            assert "inet6" not in inside(ONE, "ip", "addr", "show", "dev", "vmbr70")
+            offload = [
+                line for line in inside(ONE, "ethtool", "-k", "vmbr70").splitlines() if "tx-checksumming" in line
+            ]
+            assert offload == ["tx-checksumming: off"]
+
+            with namespaces(f"{ONE}a", f"{TWO}b"):
+                guest(ONE, "vmbr70", f"{ONE}a", "192.168.70.10/24")
+                guest(TWO, "vmbr70", f"{TWO}b", "192.168.70.11/24")
+                assert pings(f"{ONE}a", "192.168.70.11")
+                assert await one.settle() == 1, "guests of a network change nothing about it"
+
+                for name in ("blue", "red"):
+                    found = await store.get(VirtualNetwork, name)
+                    await store.delete(found.ref)
+                await until(lambda: not one.networks.get("blue") and not two.networks.get("blue"))
+                await two.settle()
+                assert "vmbr70" in devices(TWO), "a guest is still attached"
+                assert "still attached to vmbr70" in two.problem()
+            await one.settle()
+            await two.settle()
+            assert devices(ONE) == {"eth0", "brcluster", "vmbr71"}
+            assert devices(TWO) == {"eth0", "brcluster"}
+            assert (one.problem(), two.problem()) == ("", "")
+
+    with switched(ONE, TWO):
+        run_real(story())
+
+
+async def until(is_so: Any) -> None:
+    for _ in range(200):
+        if is_so():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come to be so")
+
+
+FAR = "172.30.0.1"
+CUTTING = {"cidr": "10.92.0.0/24", "floating": "10.92.0.250", "gateway": "10.92.0.99"}
+"""With it the default route leads to a router that is not there."""
+
+
+def routed_host(switch: str) -> None:
+    """The host reaches the store behind its default route."""
+    inside(switch, "ip", "addr", "add", "172.20.0.1/24", "dev", "sw0")
+    inside(switch, "ip", "addr", "add", f"{FAR}/32", "dev", "lo")
+    inside(ONE, "ip", "addr", "add", "172.20.0.5/24", "dev", "eth0")
+    inside(ONE, "ip", "route", "add", "default", "via", "172.20.0.1")
+    inside(ONE, "ip", "route", "add", "172.31.0.0/16", "via", "172.20.0.2")
+
+
+def state() -> tuple[Any, ...]:
+    """All that a host is reached by."""
+    forward = inside(ONE, "sysctl", "-a", "--pattern", "ip_forward$|v6.conf.all.forwarding|rp_filter|source_route")
+    routes = inside(ONE, "ip", "route").replace(" proto static", "")
+    return addresses(ONE, "eth0"), routes, devices(ONE), sorted(forward.splitlines())
+
+
+CUT_OFF = {"systemNetworks": {"upstream": {"device": "eth0"}}, "confirmTimeout": 1.0}
+
+
+def test_a_change_that_cuts_the_host_off_from_its_store_is_undone_and_not_tried_again() -> None:
+    async def story(switch: str) -> None:
+        routed_host(switch)
+        before, inner = state(), await new_store(upstream=CUTTING)
+        host = OwnLinks(ONE, "node1", ReachableStore(inner, ONE, FAR), settings(**CUT_OFF))
+        async with following(host):
+            await host.start()
+            await host.links.look()
+            assert state() == before
+            assert "the store did not answer within 1 s of the change, so it was undone" in host.problem()
+            changes = host.port.changes
+            await host.links.look()
+            assert host.port.changes == changes
+
+            await set_networks(inner, upstream={**CUTTING, "gateway": "", "floating": "10.92.0.251"})
+            assert await host.settle() == 2, "what is wanted has changed, so it is tried"
+            assert addresses(ONE, "brupstream") == ["10.92.0.1/24", "172.20.0.5/24"]
+            routes = inside(ONE, "ip", "route")
+            assert "default via 172.20.0.1 dev brupstream" in routes
+            assert "172.31.0.0/16 via 172.20.0.2 dev brupstream" in routes
+            assert host.problem() == ""
+
+    with switched(ONE) as switch:
+        run_real(story(switch))
+
+
+def test_what_a_killed_daemon_had_changed_is_undone_by_the_next_one() -> None:
+    async def story(switch: str) -> None:
+        routed_host(switch)
+        before, inner = state(), await new_store(upstream=CUTTING)
+        killed = OwnLinks(ONE, "node1", ReachableStore(inner, ONE, FAR), settings(**CUT_OFF))
+        async with following(killed):
+            await killed.start()
+            looking = asyncio.ensure_future(killed.links.look())
+            await until(lambda: "brupstream" in devices(ONE) and "10.92.0.99" in inside(ONE, "ip", "route"))
+            looking.cancel()
+            await asyncio.wait((looking,))
+        assert state() != before
+        following_daemon = OwnLinks(ONE, "node1", ReachableStore(inner, ONE, FAR), settings(**CUT_OFF), killed.notes)
+        async with following(following_daemon):
+            await following_daemon.start()
+            assert state() == before
+            await following_daemon.links.look()
+            assert state() == before
+            assert "the daemon ended before the store had answered" in following_daemon.problem()
+
+    with switched(ONE) as switch:
+        run_real(story(switch))
+
+
+def test_a_host_that_boots_gets_its_addresses_back_before_it_reaches_the_store() -> None:
+    async def story(switch: str) -> None:
+        inside(switch, "ip", "addr", "add", "10.91.0.99/24", "dev", "sw0")
+        inside(ONE, "ip", "addr", "add", "10.91.0.5/24", "dev", "eth0")
+        store = ReachableStore(await new_store(cluster=CLUSTER_NET), ONE, "10.91.0.99")
+        first = OwnLinks(ONE, "node5", store, settings())
+        async with following(first):
+            await first.start()
+            await first.settle()
+        inside(ONE, "ip", "link", "del", "brcluster")
+        again = OwnLinks(ONE, "node5", store, settings(), first.notes)
+        async with following(again):
+            assert not pings(ONE, "10.91.0.99")
+            await again.start()
+            await again.links.look()
+            assert addresses(ONE, "brcluster") == ["10.91.0.5/24"]
+            assert pings(ONE, "10.91.0.99")
+
+    with switched(ONE) as switch:
+        run_real(story(switch))
+
+
+def test_what_cannot_be_is_told_by_name_and_all_else_is_served() -> None:
+    async def story() -> None:
+        store = await new_store(cluster=CLUSTER_NET, storage={"cidr": "10.93.0.1/24", "floating": "10.93.0.9"})
+        await store.create(network("green", type="bridged", vni=80))
+        given = {
+            name: {"device": device} for name, device in (("cluster", "eth0"), ("storage", "eth7"), ("upstream", "x"))
+        }
+        host = OwnLinks(ONE, "node3", store, settings(systemNetworks=given))
+        async with following(host):
+            await host.start()
+            await host.settle()
+            assert addresses(ONE, "brcluster") == ["10.91.0.3/24"]
+            assert "storage: 10.93.0.1/24 has host bits set" in host.problem()
+            assert "upstream: Cluster/default has no spec.systemNetworks.upstream" in host.problem()
+            assert host.links.made == {
+                "green": "this host has no device for bridged networks (set links.bridgeDevice in node.yaml)"
+            }
+            await set_networks(store, cluster=CLUSTER_NET, storage={"cidr": "10.93.0.0/24", "floating": "10.93.0.9"})
+            await host.links.look()
+            assert "storage: there is no device eth7" in host.problem()
+
+    with switched(ONE):
+        run_real(story())
