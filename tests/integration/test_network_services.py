@@ -21,6 +21,7 @@ from outlive.resources import DhcpLease, ObjectMeta, VirtualMachine, VirtualNetw
 from outlive.resources.networks import DhcpRange, DhcpReservation, FirewallRule, Subnet, VirtualNetworkSpec
 from outlive.resources.vms import VirtualMachineSpec
 from outlive.runtime.faults import FaultRecorder, FaultSet
+from outlive.runtime.informer import Informer
 from outlive.store.contract import list_all
 from outlive.store.memory import MemoryStore
 
@@ -65,11 +66,14 @@ class Services:
         self.store = MemoryStore(self.clock, SeededIds(Random(1)))
         self.faults = FaultSet(FaultRecorder(self.store, self.clock, "daemon", "a"), self.clock)
         self.ports = service_ports(folder, public, self.clock)
+        self.networks = Informer(self.store, VirtualNetwork, clock=self.clock, random=Random(2))
         self.services = NetworkServices(
             self.store,
             self.ports,
+            self.networks,
             host="a",
             names=NameSettings(lambda: ("192.0.2.1",), "ns.example"),
+            has_gateways=lambda _network: True,
             faults=self.faults,
             clock=self.clock,
             random=Random(1),
@@ -79,14 +83,15 @@ class Services:
     async def serving(self, *networks: VirtualNetwork) -> AsyncIterator[Services]:
         for one in networks:
             await self.store.create(one)
-        following = asyncio.create_task(self.services.run())
+        following = [asyncio.create_task(self.services.run()), asyncio.create_task(self.networks.run())]
         try:
             await self.services.start(3)
             yield self
         finally:
             await self.services.stop()
-            following.cancel()
-            await asyncio.wait((following,))
+            for task in following:
+                task.cancel()
+            await asyncio.wait(following)
 
     def codes(self) -> dict[str, Any]:
         return {str(one.code): one.fields for one in self.faults.active}

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from outlive.resources.meta import Condition, KindInfo, Part, Resource, Writers, at_most
+from outlive.resources.meta import Condition, KindInfo, Part, Quota, Resource, Writers, at_most
 
 NetworkType = Literal["routed", "layer2", "localnet", "bridged", "managed"]
 IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet"})
@@ -182,6 +182,7 @@ class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="dhcpleases",
         short_names=("olease",),
+        quota=Quota(objects=100_000, mebibytes=64),
         halves=False,
         writers=Writers(
             fields={"": ("primary",)}, creates=("primary",), deletes=("primary", "users"), labels="refused"

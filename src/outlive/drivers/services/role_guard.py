@@ -16,6 +16,7 @@ from outlive.base.logging import get_logger
 from outlive.drivers.services import role_guard_program
 
 CLOSE_S: Final = 3.0
+ARGV: Final = (sys.executable, "-I", "-S", role_guard_program.__file__)
 
 _log = get_logger("services")
 
@@ -23,7 +24,8 @@ _log = get_logger("services")
 class RoleGuard:
     """See the module."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, argv: Sequence[str] = ARGV) -> None:
+        self._argv = argv
         self._file = file
         """Notes what is held, for a daemon that starts after this one was killed together with its guard."""
         self._process: asyncio.subprocess.Process | None = None
@@ -34,11 +36,10 @@ class RoleGuard:
         """Start the process, if none runs."""
         if self._process is not None and self._process.returncode is None:
             return
-        argv = (sys.executable, "-I", "-S", role_guard_program.__file__)
         try:
-            self._process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.PIPE)
+            self._process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
         except OSError as error:
-            raise Unavailable(f"{argv[0]} cannot be started: {error}", remedy="see what this host lacks") from error
+            raise Unavailable(f"{self._argv[0]} cannot be started: {error}", remedy="see what this host lacks") from error
         for device, address in self._told:
             self._tell(f"hold {device} {address}")
 

@@ -21,7 +21,7 @@ from outlive.node.ports.services import ServicePorts
 from outlive.node.services.dhcp import count_free
 from outlive.node.services.firewall_keeper import FirewallKeeper
 from outlive.node.services.lease_store import LeaseStore
-from outlive.node.services.metadata import METADATA_ADDRESS, USER_DATA, MetadataAnswer, MetadataVm, answer_metadata
+from outlive.node.services.metadata import USER_DATA, MetadataAnswer, MetadataVm, answer_metadata
 from outlive.node.services.served_networks import ServedNetwork, view_networks
 from outlive.node.services.zones import plan_zone
 from outlive.resources import DhcpLease, ObjectRef, VirtualMachine, VirtualNetwork
@@ -61,7 +61,8 @@ class NameSettings:
 
 
 class NetworkServices:
-    """See the module."""
+    """See the module. ``networks``: a cache that somebody else keeps; ``has_gateways``: whether this host has the
+    gateways of a network, without which its server cannot start."""
 
     name = "networks"
 
@@ -69,14 +70,16 @@ class NetworkServices:
         self,
         store: Store,
         ports: ServicePorts,
+        networks: Informer[VirtualNetwork],
         *,
         host: str,
         names: NameSettings,
+        has_gateways: Callable[[ServedNetwork], bool],
         faults: FaultSet,
         clock: Clock,
         random: Random,
     ) -> None:
-        self.networks = Informer(store, VirtualNetwork, clock=clock, random=random.fork("networks"))
+        self.networks = networks
         self.firewall = FirewallKeeper(ports.firewall)
         self._stored = Informer(
             store,
@@ -89,6 +92,7 @@ class NetworkServices:
         self._store = store
         self._ports = ports
         self._names = names
+        self._has_gateways = has_gateways
         self._faults = faults
         self._clock = clock
         self._subject = ObjectRef(kind="Hypervisor", name=host)
@@ -104,7 +108,6 @@ class NetworkServices:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
         self.networks.subscribe(lambda _before, _after: self._changed.set())
         async with OrderedTaskGroup() as group:
-            group.create_task(self.networks.run(), name="networks")
             group.create_task(self._stored.run(), name="leases")
             group.create_task(self._keep_firewall(), name="firewall")
 
@@ -161,10 +164,13 @@ class NetworkServices:
         gone = [name for name, one in self._served.items() if name not in networks or not networks[name].serves_dhcp]
         if gone:
             await self._ports.dhcp.end(gone)
-        self._served = {name: one for name, one in networks.items() if one.serves_dhcp}
+        served = {name: one for name, one in networks.items() if one.serves_dhcp}
+        self._served = {name: one for name, one in served.items() if self._has_gateways(one) or name in self._served}
         for name, network in self._served.items():
             await self._ports.dhcp.serve(network, self._leases.of_network(name, network.vni).values())
-        await self._ports.metadata.listen([one.bridge for one in networks.values()], self._answer)
+        await self._ports.metadata.listen(
+            [one.bridge for one in networks.values() if self._has_gateways(one)], self._answer
+        )
 
     async def _keep_leases(self) -> None:
         dropped_at = self._clock.monotonic()
@@ -305,6 +311,3 @@ class NetworkServices:
                 self._say(FaultCode.NAME_SERVER_FAILED, {"all": str(error)})
             return False
         return True
-
-
-__all__ = ["METADATA_ADDRESS", "NameSettings", "NetworkServices"]
