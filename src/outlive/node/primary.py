@@ -258,19 +258,22 @@ class Primary:
                 if record.handover != seen:
                     seen, since_s = record.handover, now_s
                 step = HANDOVER_STEP.function(HandoverInput(host=self._host, record=record, waited_s=now_s - since_s))
+                noted = True
                 match step.do:
                     case "add":
                         await addresses.add(step.phase, lambda: self.elector.confirm(term))
-                        await self.elector.update(lambda record, to=step.phase: {"handover": note_added(record, to)})  # type: ignore[misc]
                         self._report_addresses(addresses)
+                        added = step.phase
+                        noted = await self.elector.update(lambda record: {"handover": note_added(record, added)})  # noqa: B023
                     case "overtake" if record.handover is not None:
                         self._overtake(record.handover.leaver)
-                        overtaken = replace_struct(record.handover, overtaken=True)
-                        await self.elector.update(lambda _record, to=overtaken: {"handover": to})  # type: ignore[misc]
+                        noted = await self.elector.mark(handover=replace_struct(record.handover, overtaken=True))
                     case "wait":
                         await self._clock.sleep(POLL_S)
                     case _:
                         return
+                if not noted:
+                    await self._clock.sleep(RETRY_S)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)

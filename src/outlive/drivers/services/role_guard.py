@@ -39,7 +39,9 @@ class RoleGuard:
         try:
             self._process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
         except OSError as error:
-            raise Unavailable(f"{self._argv[0]} cannot be started: {error}", remedy="see what this host lacks") from error
+            raise Unavailable(
+                f"{self._argv[0]} cannot be started: {error}", remedy="see what this host lacks"
+            ) from error
         for device, address in self._told:
             self._tell(f"hold {device} {address}")
 

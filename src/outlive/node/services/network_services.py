@@ -96,7 +96,7 @@ class NetworkServices:
         self._faults = faults
         self._clock = clock
         self._subject = ObjectRef(kind="Hypervisor", name=host)
-        self._changed = asyncio.Event()
+        self._changed, self._rules_changed = asyncio.Event(), asyncio.Event()
         self._term = 0
         self._task: asyncio.Task[None] | None = None
         self._served: dict[str, ServedNetwork] = {}
@@ -106,7 +106,12 @@ class NetworkServices:
 
     async def run(self) -> None:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
-        self.networks.subscribe(lambda _before, _after: self._changed.set())
+
+        def notice(_before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
+            self._changed.set()
+            self._rules_changed.set()
+
+        self.networks.subscribe(notice)
         async with OrderedTaskGroup() as group:
             group.create_task(self._stored.run(), name="leases")
             group.create_task(self._keep_firewall(), name="firewall")
@@ -270,6 +275,7 @@ class NetworkServices:
     async def _keep_firewall(self) -> None:
         await self.networks.wait_synced()
         while True:
+            self._rules_changed.clear()
             networks, refused = self.view()
             why = ""
             try:
@@ -278,7 +284,7 @@ class NetworkServices:
                 why = str(error)
             self._say(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
             self._say(FaultCode.NETWORK_NOT_SERVED, refused)
-            await set_within(self._changed, LOOK_S)
+            await set_within(self._rules_changed, LOOK_S)
 
     # Telling
 
