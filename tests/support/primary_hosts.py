@@ -8,8 +8,6 @@ import signal
 from collections.abc import Collection
 from pathlib import Path
 
-from tests.support.network_hosts import NetworkHosts
-
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
@@ -29,6 +27,7 @@ from outlive.resources.cluster import ClusterSpec, SystemNetwork, SystemNetworkN
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.informer import Informer
 from outlive.store.memory import MemoryStore
+from tests.support.network_hosts import NetworkHosts
 
 FLOATING = "192.0.2.10"
 SYSTEM: dict[SystemNetworkName, SystemNetwork] = {"upstream": SystemNetwork(cidr="192.0.2.0/24", floating=FLOATING)}

@@ -16,6 +16,7 @@ from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPER
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
+from outlive.node.handover import HANDOVER_STEP
 from outlive.node.links.host_addresses import ADDRESS_PLAN
 from outlive.node.links.mtu import NETWORK_MTU
 from outlive.node.links.plan import LINKS_CONFIRM, LINKS_PLAN
@@ -93,5 +94,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     NETWORK_MTU,
     LINKS_PLAN,
     LINKS_CONFIRM,
+    HANDOVER_STEP,
 )
 """All of them."""

@@ -44,7 +44,7 @@ class HandoverInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether the leaver's daemon is about to end, so that it does not wait until somebody takes the role."""
 
 
-class HandoverStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class HandoverStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What this side does next."""
 
     do: Literal["add", "remove", "wait", "overtake", "done"]

@@ -54,6 +54,8 @@ from outlive.store.access import compare_and_swap, read
 
 LOOK_S: Final = 1.0
 """How often the primary looks for requests, and its guard at the role."""
+FOLLOWS: Final = 4
+"""In each of these looks so often at which addresses it has to have."""
 DUTY_S: Final = 10.0
 """How long one duty may take to start or to stop."""
 SETTLE_S: Final = 2.0
@@ -227,11 +229,12 @@ class Primary:
             await set_within(self._resigning, LOOK_S)
         _log.info("primary.holds", host=self._host, term=term, duties=self.running)
         while True:
-            await set_within(self._resigning, LOOK_S)
+            for _ in range(FOLLOWS):
+                if not await set_within(self._resigning, LOOK_S / FOLLOWS):
+                    await self._follow_addresses(term)
             if self._resigning.is_set() or not self.elector.may_stand():
                 await self._marked(phase="relinquish", to="")
                 break
-            await self._follow_addresses(term)
             wanted = await self._wanted()
             if wanted is None:
                 continue

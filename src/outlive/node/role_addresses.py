@@ -19,8 +19,8 @@ from outlive.node.ports.services import RoleGuardPort
 from outlive.resources.cluster import AddressPhase
 from outlive.runtime.tasks import OrderedTaskGroup
 
-AT_ONCE: Final = 32
-"""Addresses that are added, or removed, at the same time."""
+AT_ONCE: Final = 8
+"""Addresses that are added, or removed, at the same time: those that wait are within the limit of one call."""
 CALL_S: Final = 3.0
 """How long one of them may take."""
 

@@ -41,6 +41,10 @@ PROGRAM: Final = "dnsmasq"
 CHANGES_MOST: Final = 10_000
 """Changes that are read from the spool at once."""
 
+INOTIFY_LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_instances")
+"""Each server watches its folder of reservations; the kernel's own limit is 128."""
+INOTIFY_SPARE: Final = 256
+
 _log = get_logger("services")
 
 
@@ -77,6 +81,7 @@ class DnsmasqServers:
             return
         if before is not None:
             await self._supervisor.stop([self._key(name)])
+        raise_limit(INOTIFY_LIMIT, 2 * len(self._served) + INOTIFY_SPARE)
         files = DhcpFiles(hosts=str(self._hosts(network)), script=str(self._write_script(network)))
         argv = (self._program, *dhcp_arguments(network, files))
         self._supervisor.keep(self._key(name), argv, prepare=lambda: self._write_leases(name))
@@ -193,3 +198,12 @@ class DnsmasqServers:
     async def _write_leases(self, name: str) -> None:
         path = self._folder / f"leases-{self._served[name].vni}"
         path.write_text(lease_lines(self._leases.get(name, ())), encoding="utf-8")
+
+
+def raise_limit(file: Path, least: int) -> None:
+    """Have a limit of the kernel be at least so much, if this process may change it."""
+    try:
+        if int(file.read_text(encoding="ascii")) < least:
+            file.write_text(f"{least}\n", encoding="ascii")
+    except (OSError, ValueError) as error:
+        _log.warning("services.limit_not_raised", file=str(file), least=least, why=str(error))

@@ -35,6 +35,8 @@ from outlive.store.contract import list_all
 
 LOOK_S: Final = 1.0
 """How often what runs is compared with what is wanted, at least."""
+GATEWAY_LOOK_S: Final = 0.1
+"""The same while a network has not got its gateways yet."""
 ZONES_FIRST_S: Final = 5.0
 """From the start of the name server to the first transfers."""
 ZONES_S: Final = 10.0
@@ -103,22 +105,26 @@ class NetworkServices:
         self._vms: tuple[float, dict[str, MetadataVm]] | None = None
         self._listing = asyncio.Lock()
         self._names_run = False
+        self._view: tuple[dict[str, ServedNetwork], dict[str, str]] | None = None
+        networks.subscribe(self._notice)
+
+    def _notice(self, _before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
+        self._view = None
+        self._changed.set()
+        self._rules_changed.set()
 
     async def run(self) -> None:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
 
-        def notice(_before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
-            self._changed.set()
-            self._rules_changed.set()
-
-        self.networks.subscribe(notice)
         async with OrderedTaskGroup() as group:
             group.create_task(self._stored.run(), name="leases")
             group.create_task(self._keep_firewall(), name="firewall")
 
     def view(self) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
         """The managed networks, and why some of them are not served."""
-        return view_networks(self.networks.items())
+        if self._view is None:
+            self._view = view_networks(self.networks.items())
+        return self._view
 
     # The duty
 
@@ -162,7 +168,8 @@ class NetworkServices:
             self._changed.clear()
             await self._tried("serve", self._serve)
             self._report()
-            await set_within(self._changed, LOOK_S)
+            waits = any(one.serves_dhcp and name not in self._served for name, one in self.view()[0].items())
+            await set_within(self._changed, GATEWAY_LOOK_S if waits else LOOK_S)
 
     async def _serve(self) -> None:
         networks, _ = self.view()
