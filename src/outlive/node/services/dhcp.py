@@ -109,11 +109,11 @@ def lease_name(network: str, mac: str) -> str:
 
 def lease_lines(leases: Iterable[Lease]) -> str:
     """Return what dnsmasq reads of its script when it starts: a line for each IPv4 lease."""
-    lines = []
-    for lease in sorted(leases, key=lambda one: ipaddress.ip_address(one.address)):
-        if ":" not in lease.address:
-            words = (str(lease.expires), lease.mac, lease.address, lease.hostname or "*", lease.client_id or "*")
-            lines.append(" ".join(words))
+    of_v4 = [one for one in leases if ":" not in one.address]
+    lines = [
+        " ".join((str(one.expires), one.mac, one.address, one.hostname or "*", one.client_id or "*"))
+        for one in sorted(of_v4, key=lambda one: ipaddress.ip_address(one.address))
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -103,7 +103,9 @@ def view_network(network: VirtualNetwork) -> ServedNetwork:
         if MAC.fullmatch(kept.mac) is None:
             raise BadInput(f"{kept.mac!r} is no MAC address", place=where, remedy="such as 02:00:00:00:00:01")
         if kept.hostname and DOMAIN.fullmatch(kept.hostname) is None:
-            raise BadInput(f"{kept.hostname!r} is no name", place=where, remedy="letters, digits and dashes")
+            raise BadInput(
+                f"{kept.hostname!r} is no name", place=f"{where}.hostname", remedy="letters, digits and dashes"
+            )
     for server in spec.name_servers:
         if DOMAIN.fullmatch(server.rstrip(".")) is None:
             raise BadInput(
