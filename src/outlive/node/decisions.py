@@ -15,8 +15,8 @@ from outlive.node.fencing.power import FENCE_POWER
 from outlive.node.fencing.proofs import ISOLATE, LIFT_CUT, PROVE_CUT, PROVE_OPERATOR, PROVE_POWER, PROVE_WATCHDOG
 from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON, TAKE_OVER, TRUST_AGAIN
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
-from outlive.node.health import LEAVE_HOST, SCORE_HOST
 from outlive.node.handover import HANDOVER_STEP
+from outlive.node.health import LEAVE_HOST, SCORE_HOST
 from outlive.node.links.host_addresses import ADDRESS_PLAN
 from outlive.node.links.mtu import NETWORK_MTU
 from outlive.node.links.plan import LINKS_CONFIRM, LINKS_PLAN
