@@ -15,7 +15,7 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-from outlive.resources.cluster import Pause
+from outlive.resources.cluster import Handover, Pause
 from outlive.resources.hosts import HostDeath, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
@@ -116,7 +116,15 @@ _OTHERS: tuple[r.Resource, ...] = (
     r.Election(
         metadata=META,
         record=r.ElectionRecord(
-            holder="a", term=3, renewals=9, nonce="n", phase="relinquish", previous="b", to="c", answered="r"
+            handover=Handover(leaver="kvm-2", added="cluster", removed="upstream", overtaken=True),
+            holder="a",
+            term=3,
+            renewals=9,
+            nonce="n",
+            phase="relinquish",
+            previous="b",
+            to="c",
+            answered="r",
         ),
     ),
     r.Event(
