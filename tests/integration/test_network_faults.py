@@ -35,7 +35,7 @@ def test_a_server_that_dies_or_cannot_start_is_named_and_the_others_serve(
         async with services.serving(network("blue", 10, reservations=(kept,)), network("red", 20)):
 
             async def told() -> bool:
-                return services.codes().get("dhcp-failed", {}).get("networks") == "red"
+                return bool(services.codes().get("dhcp-failed", {}).get("networks") == "red")
 
             await until(told)
             assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
