@@ -15,14 +15,9 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-<<<<<<< HEAD
-from outlive.resources.cluster import Pause, SystemNetwork
+from outlive.resources.cluster import Handover, Pause, SystemNetwork
 from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
 from outlive.resources.hosts import HostDeath, InterfaceRates, Quarantine, StorageLoss
-=======
-from outlive.resources.cluster import Handover, Pause
-from outlive.resources.hosts import HostDeath, Quarantine, StorageLoss
->>>>>>> services
 from outlive.resources.memberships import FencePhase, Unproven
 from outlive.resources.policies import RecoveryLimits, RecoveryPolicy
 from outlive.resources.vms import Answer, HostFailure, MigrationPhase, RecoveryPhase
