@@ -25,7 +25,7 @@ from outlive.base.errors import OutliveError
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.node.permissions import HostWriter
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     HOST_LABEL,
     WRITER_LABEL,

@@ -6,19 +6,25 @@ import asyncio
 import json
 import os
 import subprocess
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.support.link_namespaces import cable, inside, namespaces
 from tests.support.loops import run_real
-from tests.support.own_links import OwnLinks, ReachableStore, following, switched
+from tests.support.own_links import Notes, OwnLinks, ReachableStore, following, switched
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
+from outlive.base.random import Random
+from outlive.drivers.links import KernelLinks
+from outlive.drivers.links.netlink import Netlink
 from outlive.node.links import LinkSettings
+from outlive.node.vm.context import NodeSettings
 from outlive.resources import Cluster, Hypervisor, ObjectMeta, VirtualNetwork
 from outlive.resources.codec import convert
+from outlive.roles.node import HostLinks, NodePorts, NodeRole
 from outlive.runtime.units import Duration
 from outlive.store import Store
 from outlive.store.memory import MemoryStore
@@ -292,6 +298,42 @@ def test_what_cannot_be_is_told_by_name_and_all_else_is_served() -> None:
             await set_networks(store, cluster=CLUSTER_NET, storage={"cidr": "10.93.0.0/24", "floating": "10.93.0.9"})
             await host.links.look()
             assert "storage: there is no device eth7" in host.problem()
+
+    with switched(ONE):
+        run_real(story())
+
+
+def test_a_daemon_makes_its_links_before_it_has_joined_and_the_primary_writes_mtus_down() -> None:
+    async def story() -> None:
+        store = await new_store(cluster=CLUSTER_NET)
+        await store.create(network("blue", type="managed", vni=70, mtu=9000))
+        clock, ids = SystemClock(), SystemIds()
+        machine, none = SimpleNamespace(boot_id=lambda: "b", machine_id=lambda: "m"), cast("Any", None)
+        port = KernelLinks(clock, Netlink(f"/run/netns/{ONE}"))
+        links = HostLinks(port, Notes(), settings())
+        ports = NodePorts(none, cast("Any", machine), none, none, none, links=links)
+        role = NodeRole(store, store, NodeSettings(), ports, host="node4", clock=clock, random=Random(1), ids=ids)
+        leader = SimpleNamespace(elector=SimpleNamespace(is_leader=True))
+        role._primary = cast("Any", leader)
+        tasks = [asyncio.ensure_future(part()) for _, part in role._link_parts()]
+        found = role.daemon.shared.links
+        assert found is not None
+        await until(lambda: found.made == {"blue": ""} and "vmbr70" in devices(ONE))
+        for _ in range(200):
+            mtu = (await store.get(VirtualNetwork, "blue")).status.mtu
+            if mtu:
+                break
+            await asyncio.sleep(0.05)
+        assert mtu == 1450
+        assert (found.addresses, found.bridge_of) == ({"cluster": "10.91.0.4"}, {"cluster": "brcluster"})
+        traffic = role.daemon.shared.traffic
+        assert traffic is not None
+        await traffic.look()
+        assert traffic.rates()["eth0"].state == "up"
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await port.close()
 
     with switched(ONE):
         run_real(story())

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from outlive.api.auth import HOSTS, Role
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     HOST_LABEL,
     SHARES_LABEL,

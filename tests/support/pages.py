@@ -157,7 +157,7 @@ def _branch(command: Any, path: str) -> Iterator[ShownCommand]:
 
 
 WHERE: Final = {"--state", "--state-dir", "--server", "--token", "--fingerprint", "--insecure"}
-COMMON: Final = {*WHERE, "--store", "--kubeconfig", "--context", "--output"}
+COMMON: Final = {*WHERE, "--store", "--kubeconfig", "--context", "--zookeeper", "--output"}
 """Options of nearly every command, which the table leaves out."""
 
 

@@ -11,7 +11,7 @@ from outlive.base.logging import get_logger
 from outlive.node.membership.states import member_view
 from outlive.node.permission_facts import Facts, NeededFacts
 from outlive.node.permissions import needed_facts
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import Cluster, Election, Hypervisor, Membership, Resource, Token, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.readers import OF_A_VM, vm_of_object

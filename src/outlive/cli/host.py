@@ -23,7 +23,8 @@ from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
 from outlive.node.interventions import DEFAULT, SHUTDOWN_POLICIES, set_mode, set_shutdown_policy, trust_proofs
 from outlive.node.liveness import HostLife, HostLiveness
-from outlive.node.primary import ROLE, primary_is_settled, request_primary, role_of
+from outlive.node.primary import primary_is_settled, request_primary, role_of
+from outlive.node.primary_elector import ROLE
 from outlive.recovery.deaths import release_host
 from outlive.resources import (
     Amounts,

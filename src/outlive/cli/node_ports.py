@@ -20,7 +20,7 @@ from outlive.drivers.libvirt.settings import unreachable
 from outlive.drivers.secrets import KeyCopy, Secrets
 from outlive.drivers.storage import CephStatistics, cuts, disks
 from outlive.node.credentials import Credentials
-from outlive.roles.node import HostFunctions, HostLinks, NodePorts
+from outlive.roles.node import HostFunctions, HostLinks, HostServices, NodePorts
 from outlive.store.tls import AUTHORITY_BYTES, KEY_PATH, SCREEN_PATH, context_trusting, parse_fingerprint, trusting
 
 if TYPE_CHECKING:
@@ -145,6 +145,27 @@ def host_links(config: HostConfig, clock: Clock) -> HostLinks | None:
     return HostLinks(KernelLinks(clock), LinkNotesFile(Path(config.host.state_dir)), config.links)
 
 
+def host_services(config: HostConfig, clock: Clock) -> HostServices | None:
+    """What this host serves as the primary, where it makes networks."""
+    if not config.links.is_on:
+        return None
+    from outlive.drivers.services.programs import service_ports
+    from outlive.drivers.services.role_guard import RoleGuard
+
+    settings = config.services
+    public = Path(settings.public_dir)
+    guard = RoleGuard(public / "addresses")
+    ports = service_ports(
+        Path(config.host.state_dir) / "services",
+        public,
+        clock,
+        watch=guard.watch,
+        dnsmasq=settings.dnsmasq,
+        pdns=settings.pdns,
+    )
+    return HostServices(ports, guard, settings)
+
+
 def power_port(config: HostConfig, store: Store, clock: Clock) -> PowerPort:
     """Power controllers of other hosts, for coordinators."""
     return PowerControllers(Secrets(store, Path(config.server.key_file)).credential)
@@ -232,6 +253,7 @@ def node_ports(config: HostConfig, machine: LinuxMachine, guard: GuardClient, st
         network=network_port(config, store, clock),
         functions=host_functions(config, hypervisor),
         links=host_links(config, clock),
+        services=host_services(config, clock),
         consoles=ConsoleFiles(config.libvirt.console_folder) if config.libvirt.uri else None,
     )
 

@@ -24,6 +24,7 @@ from outlive.drivers.ovn.settings import HostNetworkSettings
 from outlive.drivers.storage.settings import StorageSettings
 from outlive.guard.options import SOCKET
 from outlive.node.links import LinkSettings
+from outlive.node.services.settings import ServicesSettings
 from outlive.node.vm.context import NodeSettings
 from outlive.roles.settings import LogSettings
 
@@ -92,6 +93,7 @@ SECTIONS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "storage": StorageSettings,
     "network": HostNetworkSettings,
     "links": LinkSettings,
+    "services": ServicesSettings,
     "node": NodeSettings,
     "log": LogSettings,
     "metrics": HostMetricsSettings,
@@ -112,6 +114,7 @@ class HostConfig:
     storage: StorageSettings
     network: HostNetworkSettings
     links: LinkSettings
+    services: ServicesSettings
     node: NodeSettings
     log: LogSettings
     metrics: HostMetricsSettings

@@ -17,6 +17,7 @@ from outlive.node.fencing.states import ATTEMPT, CONDEMN, SWITCH_ON, SWITCHED_ON
 from outlive.node.fencing.suspicion import FENCE_EVALUATE, FENCE_LOOKS
 from outlive.node.functions.account import SRIOV_ACCOUNT
 from outlive.node.functions.registration import SRIOV_SYNC
+from outlive.node.handover import HANDOVER_STEP
 from outlive.node.health import LEAVE_HOST, SCORE_HOST
 from outlive.node.links.host_addresses import ADDRESS_PLAN
 from outlive.node.links.mtu import NETWORK_MTU
@@ -97,5 +98,6 @@ DECISIONS: Final[tuple[Decision[Any, Any], ...]] = (
     NETWORK_MTU,
     LINKS_PLAN,
     LINKS_CONFIRM,
+    HANDOVER_STEP,
 )
 """All of them."""

@@ -37,7 +37,7 @@ from outlive.node.permissions_of_reports import (
     ended_reporter,
     writes_as_primary,
 )
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     Cluster,
     Console,

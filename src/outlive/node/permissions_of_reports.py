@@ -12,7 +12,7 @@ import msgspec
 from outlive.node.membership.states import is_dead
 from outlive.node.permission_facts import Facts, HostWriter
 from outlive.node.permissions_of_protocol import is_related
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     HOST_LABEL,
     WRITER_LABEL,

@@ -1,10 +1,11 @@
 """The primary coordinator: one of the coordinators holds ``Election/primary``, and has duties while it does.
 
 The role is a holder and a term. A coordinator that takes it starts its duties (phase ``takeover``); one that is asked
-to hand it over stops them first (phase ``relinquish``), and only then gives the role back, marked for whom. Whoever is
-meant takes it at once, others after the silence of an election, the leaver last. Every step is one compare-and-swap on
-the record, and each has a limit: of a leaver that stalls the role is taken over all the same, with a Fault. A guard of
-its own sees to it that duties end where the role is lost, whatever the hand-over is doing.
+to hand it over stops them first (phase ``relinquish``), and only then gives the role back, marked for whom. Addresses
+of the role stay with the leaver until the next holder has them, phase by phase (``node.handover``). Every step is one
+compare-and-swap on the record, and each has a limit: of a leaver that stalls the role is taken over all the same, with
+a Fault. A guard of its own sees to it that duties end where the role is lost, whatever the hand-over is doing; and a
+process of its own takes the addresses away where the daemon cannot.
 
 An election excludes nobody, so a duty must bear that for a moment another host has it as well
 (docs/reference/runtime.md#primary-coordinator).
@@ -17,13 +18,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
+import msgspec
+
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import NotFound, OutliveError, Refused
-from outlive.base.ids import Ids
 from outlive.base.logging import get_logger
+from outlive.node.handover import (
+    HANDOVER_STEP,
+    POLL_S,
+    HandoverInput,
+    note_added,
+    note_removed,
+)
 from outlive.node.operator import change_cluster
+from outlive.node.primary_elector import ROLE, STALL_S, Next, PrimaryElector, answer_request
 from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
+from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import (
     Cluster,
     Election,
@@ -34,27 +45,33 @@ from outlive.resources import (
     ObjectRef,
     PrimaryRequest,
 )
-from outlive.resources.cluster import CLUSTER
+from outlive.resources.cluster import CLUSTER, AddressPhase, Handover
 from outlive.resources.reasons.faults import FaultCode
-from outlive.runtime.election import RENEW_S, SILENCE_S, Elector
 from outlive.runtime.faults import FaultSet, fault_name
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
-from outlive.store.access import read
+from outlive.store.access import compare_and_swap, read
 
-ROLE: Final = "primary"
 LOOK_S: Final = 1.0
 """How often the primary looks for requests, and its guard at the role."""
+FOLLOWS: Final = 4
+"""In each of these looks so often at which addresses it has to have."""
 DUTY_S: Final = 10.0
 """How long one duty may take to start or to stop."""
 SETTLE_S: Final = 2.0
 """From the last step of a hand-over until it counts as done."""
-STALL_S: Final = 15.0
-"""How long a leaver may stop its duties before the role is taken from it."""
 RESIGN_LOOK_S: Final = 0.1
 GUARD_S: Final = 20.0
-"""How long duties may outlast the role before the guard stops them."""
+"""How long duties, and addresses in a hand-over, may outlast the role before the guard stops them."""
+WATCH_S: Final = 0.25
+"""How often it is looked whether this host may still have addresses."""
+MARGIN_S: Final = 0.5
+"""For so long the process that guards addresses lets the daemon act first."""
+READ_S: Final = 1.0
+RETRY_S: Final = 0.2
+"""From a step of a hand-over that the store did not take to the next try."""
 
+replace_struct = msgspec.structs.replace
 _log = get_logger("node.primary")
 
 
@@ -70,80 +87,6 @@ class Duty(Protocol):
     async def stop(self) -> None:
         """End; ``OutliveError`` where that fails."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """What a holder does about a request: carry it out, or only note that it is answered."""
-
-    relinquish: bool = False
-    to: str = ""
-
-
-def answer_request(host: str, record: ElectionRecord, request: PrimaryRequest | None) -> Next | None:
-    """What the holder ``host`` does now; ``None``: nothing. Each request is answered once."""
-    if request is None or request.id == record.answered:
-        return None
-    if request.verb == "primary":
-        return Next() if request.host == host else Next(relinquish=True, to=request.host)
-    return Next(relinquish=True) if request.host == host else Next()
-
-
-def may_take(host: str, record: ElectionRecord, *, silent: bool, stalled: bool) -> bool:
-    """Whether a candidate takes the role now. ``silent``: nobody has written for as long as an election allows;
-    ``stalled``: the holder has been stopping its duties for longer than it may."""
-    if silent:
-        return True
-    meant = record.to == host or (record.to == "" and record.previous != host)
-    return meant and (not record.holder or (stalled and record.phase == "relinquish"))
-
-
-class PrimaryElector(Elector):
-    """A candidate that takes over what is meant for it."""
-
-    def __init__(
-        self,
-        store: Store,
-        host: str,
-        *,
-        clock: Clock,
-        ids: Ids,
-        renew_s: float = RENEW_S,
-        silence_s: float = SILENCE_S,
-    ) -> None:
-        super().__init__(store, ROLE, host, clock=clock, ids=ids, renew_s=renew_s, silence_s=silence_s)
-        self.withdrawn = False
-        """Whether it takes the role no more; one that it has is its own until it gives it back."""
-        self.holder = ""
-        """Who had the role when this candidate looked last."""
-        self._leaving = (0, 0.0)
-        """The term whose holder is stopping its duties, and since when this candidate has seen that."""
-        self.stalled = ""
-        """Who did not stop its duties in time, if the role was taken from it."""
-
-    async def run(self) -> None:
-        """Be a candidate until cancelled; the role is given back by whoever stops its duties before (``Primary``)."""
-        await self._rounds()
-
-    async def _round(self) -> None:
-        if not self.withdrawn or self._held is not None:
-            await super()._round()
-
-    def _may_take(self, current: Election) -> bool:
-        record, now = current.record, self._clock.monotonic()
-        self.holder = record.holder
-        if self.withdrawn:
-            return False
-        if record.phase != "relinquish":
-            self._leaving = (0, now)
-        elif self._leaving[0] != record.term:
-            self._leaving = (record.term, now)
-        stalled = record.phase == "relinquish" and now - self._leaving[1] >= STALL_S
-        self.stalled = record.holder if stalled else ""
-        return may_take(self.identity, record, silent=self._silent(current), stalled=stalled)
-
-    def _taken(self, record: ElectionRecord) -> dict[str, object]:
-        return {"phase": "takeover", "previous": record.holder or record.previous, "to": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +117,12 @@ class Primary:
         elector: PrimaryElector,
         faults: FaultSet,
         clock: Clock,
+        addresses: RoleAddresses | None = None,
     ) -> None:
         self.elector = elector
+        self._addresses = addresses
+        self._leaving = False
+        """Whether the role was given back and the addresses are on their way to the next holder."""
         self._store = store
         self._host = host
         self._duties = duties
@@ -196,7 +143,11 @@ class Primary:
     @property
     def holds(self) -> bool:
         """Whether this host has the role, or still does some of its duties."""
-        return self.elector.is_leader or bool(self._started)
+        return self.elector.is_leader or bool(self._started) or self._leaving or self._has_addresses
+
+    @property
+    def _has_addresses(self) -> bool:
+        return self._addresses is not None and bool(self._addresses.have)
 
     def withdraw(self) -> None:
         """Take the role no more: the daemon is about to stop."""
@@ -217,25 +168,48 @@ class Primary:
                 group.create_task(self._work(), name="primary duties")
                 group.create_task(self._guard(), name="primary guard")
                 group.create_task(self._follow(), name="former primary")
+                if self._addresses is not None:
+                    group.create_task(self._watch_addresses(self._addresses), name="primary addresses")
         finally:
+            await self._drop()
             await self._stop()
-            await self.elector.give_back()
+            if self._addresses is not None:
+                await self._addresses.close()
+            await self.elector.give_back(handover=None)
 
     async def _work(self) -> None:
+        await self._remove_leftovers()
         while True:
             term = await self.elector.wait_leader()
             leading = asyncio.create_task(self._lead(term), name="primary leads")
             lost = asyncio.create_task(self.elector.wait_lost())
             try:
                 await asyncio.wait((leading, lost), return_when=asyncio.FIRST_COMPLETED)
+                given_up = leading.done()
             finally:
                 for task in (leading, lost):
                     task.cancel()
                 await asyncio.wait((leading, lost))
             if not leading.cancelled() and (error := leading.exception()) is not None:
                 _log.error("primary.failed", host=self._host, error=str(error))
-            await self._stop()
+            if given_up:
+                await self._relinquish()
+            else:
+                await self._drop()
+                await self._stop()
             await self._clock.sleep(LOOK_S)
+
+    async def _remove_leftovers(self) -> None:
+        """Addresses that a former run of this daemon has left here are another's by now."""
+        while self._addresses is not None:
+            try:
+                await self._addresses.prepare(clean=True)
+                return
+            except OutliveError as error:
+                _log.error("primary.addresses_not_prepared", host=self._host, error=str(error))
+                await self._clock.sleep(LOOK_S)
+
+    # Leading
 
     async def _lead(self, term: int) -> None:
         """From taking the role until it was given back."""
@@ -245,16 +219,20 @@ class Primary:
             previous = self._stalled
             self._faults.activate(FaultCode.PRIMARY_STALLED, subject, previous=previous, limit_s=STALL_S)
         _log.info("primary.takes_over", host=self._host, term=term)
+        if self._addresses is not None:
+            await self._take_addresses(self._addresses, term)
         for duty in self._duties:
             if not self._resigning.is_set():
                 await self._start(duty, term)
         await set_within(self._resigning, SETTLE_S)
-        while not self._resigning.is_set() and not await self._marked(phase=""):
+        while not self._resigning.is_set() and not await self._marked(phase="", handover=None):
             await set_within(self._resigning, LOOK_S)
         _log.info("primary.holds", host=self._host, term=term, duties=self.running)
         while True:
-            await set_within(self._resigning, LOOK_S)
-            if self._resigning.is_set():
+            for _ in range(FOLLOWS):
+                if not await set_within(self._resigning, LOOK_S / FOLLOWS):
+                    await self._follow_addresses(term)
+            if self._resigning.is_set() or not self.elector.may_stand():
                 await self._marked(phase="relinquish", to="")
                 break
             wanted = await self._wanted()
@@ -266,8 +244,154 @@ class Primary:
             elif await self._marked(answered=request.id, phase="relinquish", to=step.to):
                 break
         _log.info("primary.relinquishes", host=self._host, term=term)
+
+    async def _take_addresses(self, addresses: RoleAddresses, term: int) -> None:
+        """Add them phase by phase, in lock-step with a leaver that still has them."""
+        addresses.allow()
+        seen: Handover | None = None
+        since_s = self._clock.monotonic()
+        while True:
+            try:
+                await addresses.extend(self.elector.belief_left_s + MARGIN_S)  # before the first is added
+                with deadline(READ_S):
+                    record = (await self._store.get(Election, ROLE, fresh=True)).record
+                if record.term != term or record.holder != self._host:
+                    return  # the role is lost, and the elector will see that
+                now_s = self._clock.monotonic()
+                if record.handover != seen:
+                    seen, since_s = record.handover, now_s
+                step = HANDOVER_STEP.function(HandoverInput(host=self._host, record=record, waited_s=now_s - since_s))
+                noted = True
+                match step.do:
+                    case "add":
+                        await addresses.add(step.phase, lambda: self.elector.confirm(term))
+                        self._report_addresses(addresses)
+                        added = step.phase
+                        noted = await self.elector.update(lambda record: {"handover": note_added(record, added)})  # noqa: B023
+                    case "overtake" if record.handover is not None:
+                        self._overtake(record.handover.leaver)
+                        noted = await self.elector.mark(handover=replace_struct(record.handover, overtaken=True))
+                    case "wait":
+                        await self._clock.sleep(POLL_S)
+                    case _:
+                        return
+                if not noted:
+                    await self._clock.sleep(RETRY_S)
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
+                await self._clock.sleep(RETRY_S)
+
+    def _overtake(self, leaver: str) -> None:
+        """Tell that the leaver has not removed its addresses in time."""
+        self._stalled, self._former = leaver, None
+        about = ObjectRef(kind="Hypervisor", name=self._host)
+        self._faults.activate(FaultCode.PRIMARY_STALLED, about, previous=leaver, limit_s=STALL_S)
+
+    async def _follow_addresses(self, term: int) -> None:
+        """Have the addresses as networks and the cluster say now."""
+        if self._addresses is None:
+            return
+        try:
+            await self._addresses.follow(lambda: self.elector.confirm(term))
+        except (OutliveError, TimeoutError) as error:
+            _log.warning("primary.addresses_not_followed", host=self._host, error=str(error) or "no answer in time")
+        self._report_addresses(self._addresses)
+
+    def _report_addresses(self, addresses: RoleAddresses) -> None:
+        about = ObjectRef(kind="Hypervisor", name=self._host)
+        if addresses.failures:
+            what = min(addresses.failures)
+            self._faults.activate(FaultCode.PRIMARY_ADDRESS, about, what=what, why=addresses.failures[what])
+        else:
+            self._faults.clear(FaultCode.PRIMARY_ADDRESS, about)
+
+    # Leaving
+
+    async def _relinquish(self) -> None:
+        """Stop the duties, give the role back, and let the addresses go as the next holder takes them."""
         await self._stop()
-        await self.elector.give_back()
+        handover = Handover(leaver=self._host) if self._has_addresses else None
+        self._leaving = handover is not None and self.elector.is_leader
+        try:
+            if await self.elector.give_back(handover=handover) and self._addresses is not None:
+                await self._leave_addresses(self._addresses)
+        finally:
+            self._leaving = False
+        if not self.elector.is_leader:
+            await self._drop()
+
+    async def _leave_addresses(self, addresses: RoleAddresses) -> None:
+        """Remove them phase by phase; returns once they are gone, or once this host has the role again."""
+        seen: object = None
+        since_s = began_s = self._clock.monotonic()
+        record = ElectionRecord(handover=Handover(leaver=self._host))
+        try:
+            await addresses.extend(GUARD_S)
+        except OutliveError as error:
+            _log.warning("primary.guard_not_told", host=self._host, error=str(error))
+        while addresses.have and not self.elector.is_leader:
+            try:
+                with deadline(READ_S):
+                    record = (await self._store.get(Election, ROLE, fresh=True)).record
+            except (OutliveError, TimeoutError) as error:
+                _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
+                await self._clock.sleep(RETRY_S)
+            now_s = self._clock.monotonic()
+            if now_s - began_s >= GUARD_S:
+                return
+            if (record.holder, record.handover) != seen:
+                seen, since_s = (record.holder, record.handover), now_s
+            if record.holder == self._host:
+                await self._clock.sleep(POLL_S)  # the elector has just taken the role again
+                continue
+            given = HandoverInput(
+                host=self._host, record=record, waited_s=now_s - since_s, going=self._resigning.is_set()
+            )
+            step = HANDOVER_STEP.function(given)
+            if step.do == "wait":
+                await self._clock.sleep(POLL_S)
+                continue
+            if step.do == "done" or not step.phase:
+                return
+            if await addresses.remove(step.phase):
+                await self._note_removed(step.phase)
+            else:
+                await self._clock.sleep(RETRY_S)
+
+    async def _note_removed(self, phase: AddressPhase) -> None:
+        def change(found: Election | None) -> Election | None:
+            noted = note_removed(found.record, self._host, phase) if found is not None else None
+            if found is None or noted is None:
+                return None
+            return replace_struct(found, record=replace_struct(found.record, handover=noted))
+
+        try:
+            await compare_and_swap(self._store, Election, ROLE, change, clock=self._clock)
+        except OutliveError as error:
+            _log.warning("primary.not_noted", host=self._host, phase=phase, error=str(error))
+
+    async def _drop(self) -> None:
+        """Remove every address of the role at once."""
+        if self._addresses is not None and self._addresses.have:
+            _log.info("primary.drops_addresses", host=self._host, addresses=len(self._addresses.have))
+            await self._addresses.remove_all()
+
+    async def _watch_addresses(self, addresses: RoleAddresses) -> None:
+        """Remove them as soon as this host must not have them, and have the guard do so if this task cannot."""
+        while True:
+            try:
+                if self._leaving:
+                    pass  # what is left when the hand-over ends, or takes too long, is removed there
+                elif self.elector.is_leader and self.elector.may_stand():
+                    await addresses.extend(self.elector.belief_left_s + MARGIN_S)
+                else:
+                    await self._drop()
+            except OutliveError as error:
+                _log.error("primary.addresses_not_guarded", host=self._host, error=str(error))
+                await self._drop()  # nobody would remove them if this daemon could not
+            await self._clock.sleep(WATCH_S)
+
+    # What else is needed
 
     async def _marked(self, **changes: object) -> bool:
         try:

@@ -21,7 +21,7 @@ from outlive.base.clock import Clock, as_datetime, as_instant
 from outlive.base.errors import AlreadyExists, Conflict, Forbidden, NotFound, OutliveError, Unavailable, Unknown
 from outlive.base.logging import get_logger
 from outlive.node.ports import StorageReport, StorageStatisticsPort
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import (
     Election,
     ObjectMeta,

@@ -360,6 +360,23 @@ def cluster_id(cluster: Cluster) -> str:
     return cluster.metadata.annotations.get(CLUSTER_ID_ANNOTATION, cluster.metadata.uid)
 
 
+AddressPhase = Literal["", "upstream", "cluster", "metadata", "gateways"]
+"""Addresses of the primary that go from one coordinator to the next together; empty: none yet."""
+
+
+class Handover(Part, frozen=True, kw_only=True):
+    """The way of the primary's addresses from one coordinator to the next, phase by phase."""
+
+    leaver: str
+    """The coordinator that has them so far."""
+    added: AddressPhase = ""
+    """The last phase whose addresses the new holder has added and announced."""
+    removed: AddressPhase = ""
+    """The last phase whose addresses the leaver has removed."""
+    overtaken: bool = False
+    """Whether the new holder waits for the leaver no more."""
+
+
 class ElectionRecord(Part, frozen=True, kw_only=True):
     """Who holds a role. Candidates judge silence by their own clock since they last saw this change."""
 
@@ -379,6 +396,8 @@ class ElectionRecord(Part, frozen=True, kw_only=True):
     """To whom it is handed over; empty: to any candidate."""
     answered: str = ""
     """Id of the last request (``Cluster.spec.primary``) that a holder has carried out."""
+    handover: Handover | None = None
+    """How far addresses have gone; absent: none are on their way."""
 
 
 class Election(Resource, frozen=True, kw_only=True, tag="Election"):

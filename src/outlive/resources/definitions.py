@@ -185,6 +185,14 @@ def has_uuid(xml: str, uuid: str) -> bool:
         return False
 
 
+def definition_uuid(xml: str) -> str:
+    """Return the UUID of a definition; empty where it has none that can be read."""
+    try:
+        return _uuid(tree(xml)) if xml else ""
+    except BadInput:
+        return ""
+
+
 def tree(xml: str, what: str = "the definition") -> ET.Element:
     """The elements of the text, which is limited in size, depth and number; ``BadInput`` where it is malformed."""
     try:

@@ -182,8 +182,8 @@ class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
     info: ClassVar[KindInfo] = KindInfo(
         plural="dhcpleases",
         short_names=("olease",),
+        quota=Quota(objects=100_000, mebibytes=64),
         halves=False,
-        quota=Quota(objects=200_000, mebibytes=64),
         writers=Writers(
             fields={"": ("primary",)}, creates=("primary",), deletes=("primary", "users"), labels="refused"
         ),

@@ -45,14 +45,23 @@ from outlive.node.ports import (
     NetworkPort,
     NoNetworks,
     PowerPort,
+    RoleGuardPort,
+    ServicePorts,
     StoragePort,
     StorageStatisticsPort,
 )
-from outlive.node.primary import Duty, Primary, PrimaryElector
+from outlive.node.primary import Duty, Primary
+from outlive.node.primary_elector import PrimaryElector
+from outlive.node.role_addresses import Place, RoleAddresses
+from outlive.node.services.network_services import NameSettings, NetworkServices
+from outlive.node.services.role_places import role_places
+from outlive.node.services.served_networks import ServedNetwork
+from outlive.node.services.settings import ServicesSettings
 from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, publish_devices
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine, VirtualNetwork
+from outlive.resources.cluster import AddressPhase
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -95,6 +104,15 @@ class HostLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class HostServices:
+    """What a coordinator serves to managed networks while it is the primary."""
+
+    ports: ServicePorts
+    guard: RoleGuardPort
+    settings: ServicesSettings
+
+
+@dataclass(frozen=True, slots=True)
 class NodePorts:
     """The outside, as the daemon and the fencer need it."""
 
@@ -114,6 +132,8 @@ class NodePorts:
     """Absent: no card of this host is touched."""
     links: HostLinks | None = None
     """Absent: somebody else makes the host's own network, and nothing of it is touched."""
+    services: HostServices | None = None
+    """What it serves as the primary, where it makes its own network."""
     storage_statistics: StorageStatisticsPort | None = None
     """What the storage cluster says of itself, where this host can ask."""
     consoles: ConsoleLogs | None = None
@@ -171,6 +191,7 @@ class NodeRole:
             store, VirtualNetwork, clock=clock, random=random.fork("informer of networks")
         )
         self._links = self._link_reconciler()
+        self._role_addresses: RoleAddresses | None = None
         self._primary: Primary | None = None
         """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
@@ -319,13 +340,66 @@ class NodeRole:
             )
             duties = (*duties, statistics)
 
+        services, links = self._ports.services, self._ports.links
+        networks = self._network_services(services) if services is not None and links is not None else None
+        if networks is not None:
+            duties = (*duties, networks)  # the last one to start, and the first to stop
+
         async def run() -> None:
             elector = PrimaryElector(store, self.host, clock=clock, ids=self._ids)
-            primary = Primary(store, self.host, duties, elector=elector, faults=self.faults, clock=clock)
+            elector.may_stand = lambda: self.lease.held and self.lease.connected
+            addresses = None
+            if services is not None and links is not None:
+                addresses = RoleAddresses(links.port, services.guard, lambda: self._role_places(networks))
+                self._role_addresses = addresses
+            primary = Primary(
+                store, self.host, duties, elector=elector, faults=self.faults, clock=clock, addresses=addresses
+            )
             self._primary = primary
             await primary.run()
 
-        await self.daemon.keep("primary", run)
+        async with OrderedTaskGroup() as group:
+            group.create_task(self.daemon.keep("primary", run), name="primary")
+            if networks is not None:
+                group.create_task(self.daemon.keep("network services", networks.run), name="network services")
+
+    def _network_services(self, services: HostServices) -> NetworkServices | None:
+        if not services.settings.managed_networks:
+            return None
+
+        def has_gateways(network: ServedNetwork) -> bool:
+            have = self._role_addresses.have if self._role_addresses is not None else ()
+            return all((network.bridge, subnet.interface) in have for subnet in network.subnets)
+
+        def name_addresses() -> list[str]:
+            places = self._role_places(None)
+            on = [*places["upstream"], *places["cluster"]] if services.settings.name_server else []
+            return [address.partition("/")[0] for _, address in on]
+
+        return NetworkServices(
+            self._fencer_store,
+            services.ports,
+            self._link_networks,
+            host=self.host,
+            names=NameSettings(name_addresses, services.settings.default_name_server),
+            has_gateways=has_gateways,
+            faults=self.faults,
+            clock=self._clock,
+            random=self._random.fork("network services"),
+        )
+
+    def _role_places(self, networks: NetworkServices | None) -> dict[AddressPhase, list[Place]]:
+        """Where the primary has its addresses on this host."""
+        cluster, links = self.daemon.shared.desired.cluster, self._links
+        if links is None:
+            return {}
+        made = links.made or {}
+        served = networks.view()[0].values() if networks is not None else ()
+        return role_places(
+            cluster.spec.system_networks if cluster is not None else {},
+            links.bridge_of,
+            [one for one in served if made.get(one.name) == ""],
+        )
 
     async def _publish_devices(self, port: StorageStatisticsPort) -> None:
         """Say once where this host's storage daemons keep their data."""

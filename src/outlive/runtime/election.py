@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -35,6 +36,9 @@ BELIEF: Final = 0.75
 """The part of ``silence_s`` for which a leader believes itself one after it began its last acknowledged write."""
 ROUNDS_LEAST: Final = 4
 """``silence_s`` is at least so many ``renew_s``, so that one slow write loses nothing."""
+
+UPDATE_TRIES: Final = 4
+"""Writes of one change of the record, where others write parts of it at the same time."""
 
 _log = get_logger("election")
 
@@ -122,22 +126,44 @@ class Elector:
 
     async def mark(self, **changes: object) -> bool:
         """Change the record as its leader; whether that was acknowledged. Errors of the store."""
-        async with self._writing:
-            if self._held is None or self._doubt or not self.is_leader:
-                return False
-            with deadline(self._renew_s):
-                await self._write(self._held, self._term, **changes)
-            return not self._doubt
+        return await self.update(lambda _record: changes)
 
-    async def give_back(self) -> bool:
+    async def update(self, change: Callable[[ElectionRecord], Mapping[str, object]]) -> bool:
+        """The same, where the change depends on the record: others may write parts of it as well."""
+        async with self._writing:
+            with deadline(self._renew_s):
+                for _ in range(UPDATE_TRIES):
+                    if self._held is None or not self.is_leader:
+                        return False
+                    if self._doubt:
+                        await self._look()
+                        if self._held is None or self._doubt:
+                            continue
+                    await self._write(self._held, self._term, **change(self._held.record))
+                    if not self._doubt:
+                        return True
+            return False
+
+    async def confirm(self, term: int) -> bool:
+        """Whether the store says, when it is read now, that this process leads in this term. Errors of the store."""
+        with deadline(self._renew_s):
+            record = (await self._store.get(Election, self.role, fresh=True)).record
+        self._highest = max(self._highest, record.term)
+        return record.term == term and record.nonce == self._nonce and self.is_leader
+
+    async def give_back(self, **changes: object) -> bool:
         """Let others have the role; this one remains a candidate. Whether that was acknowledged."""
         async with self._writing:
             held, sure = self._held, self.is_leader and not self._doubt
             self._step_down("given back")
             if held is None or not sure:
                 return False
-            await self._give_back(held)
-            return True
+            return await self._give_back(held, **changes)
+
+    @property
+    def belief_left_s(self) -> float:
+        """For how long this process believes that it leads unless it writes again; negative: it does not."""
+        return self._belief_left_s() if self._held is not None else -1.0
 
     def _belief_left_s(self) -> float:
         return self._renewed_at + BELIEF * self._silence_s - self._clock.monotonic()
@@ -243,13 +269,14 @@ class Elector:
         self._leads.clear()
         self._lost.set()
 
-    async def _give_back(self, held: Election) -> None:
+    async def _give_back(self, held: Election, **changes: object) -> bool:
         renewals, nonce = held.record.renewals + 1, self._ids.uuid()
-        record = msgspec.structs.replace(
-            held.record, holder="", renewals=renewals, nonce=nonce, phase="", previous=self.identity
-        )
+        own: dict[str, object] = {"holder": "", "renewals": renewals, "nonce": nonce, "phase": ""}
+        record = msgspec.structs.replace(held.record, previous=self.identity, **own, **changes)
         try:
             with deadline(self._renew_s):
                 await self._store.replace(msgspec.structs.replace(held, record=record))
         except (OutliveError, TimeoutError) as error:
             _log.info("election.not_given_back", role=self.role, identity=self.identity, error=str(error))
+            return False
+        return True

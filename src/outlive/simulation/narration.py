@@ -15,7 +15,7 @@ from typing import Any, Final
 from outlive.base.phrases import count_of, listing
 from outlive.node.health import becomes
 from outlive.node.membership.join import is_nobodys
-from outlive.node.primary import ROLE as PRIMARY
+from outlive.node.primary_elector import ROLE as PRIMARY
 from outlive.node.vm.states import deletion_of
 from outlive.resources import (
     Cluster,

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from outlive.node.membership.states import member_view
 from outlive.node.permission_facts import Facts, HostWriter, NeededFacts
 from outlive.node.permissions import host_refusal, needed_facts, write_refusal
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.resources import Cluster, Election, Hypervisor, Membership, R, Resource, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.resources.writers import table_refusal

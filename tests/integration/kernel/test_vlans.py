@@ -30,9 +30,8 @@ def test_a_bridged_network_joins_guests_of_two_hosts_by_their_vlan_alone() -> No
         await store.create(network("green", type="bridged", vni=80, mtu=9000))
         await store.create(network("grey", type="bridged", vni=81))
         given = {"systemNetworks": {}, "bridgeDevice": "eth0", "bridgeMtu": 1500}
-        one, two = (
-            OwnLinks(space, f"node{number}", store, settings(**given)) for number, space in ((1, ONE), (2, TWO))
-        )
+        one = OwnLinks(ONE, "node1", store, settings(**given))
+        two = OwnLinks(TWO, "node2", store, settings(**given))
         async with following(one, two):
             for host in (one, two):
                 await host.start()

@@ -103,6 +103,7 @@ class TestStopping:
 
 VM = {"uuid": "a", "state": "start", "node": "hv1", "last_node": "", "memory": 1, "vcpus": 1}
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "primary.handover_step": {"host": "a", "record": {"holder": "b", "handover": {"leaver": "a", "added": "upstream"}}},
     "fence.evaluate": {
         "config": {"keepalive_interval": 5, "fence_intervals": 6, "storm_fraction": 0.5, "transition_grace": 300},
         "maintenance": False,

@@ -16,7 +16,8 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.node.primary import ROLE, Next, Primary, PrimaryElector, answer_request, may_take
+from outlive.node.primary import Primary
+from outlive.node.primary_elector import ROLE, Next, PrimaryElector, answer_request, may_take
 from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultRecorder, FaultSet

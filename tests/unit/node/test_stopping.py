@@ -6,7 +6,7 @@ import pytest
 from tests.support.node_worlds import at, condemn, hears, holders, host_of, narrated, play, record
 from tests.support.node_worlds import vm_of as _vm
 
-from outlive.node.primary import ROLE
+from outlive.node.primary_elector import ROLE
 from outlive.node.stop import HURRY_S
 from outlive.resources import Election, ElectionRecord
 from outlive.resources.meta import condition

@@ -19,7 +19,8 @@ from outlive.base.random import Random
 from outlive.node.permission_facts import HostWriter
 from outlive.node.permissions import host_refusal, kind_refusal
 from outlive.node.ports import StorageReport
-from outlive.node.primary import ROLE, Primary, PrimaryElector
+from outlive.node.primary import Primary
+from outlive.node.primary_elector import ROLE, PrimaryElector
 from outlive.node.storage_statistics import (
     GAUGES_S,
     OUT_LIMIT,

@@ -57,6 +57,7 @@ DERIVED: Final = {
         "confirmedIncarnation": "the verb `confirm-incarnation`",
         "schema": "a simulated store has one storage schema",
         "primary": "the verbs `primary` and `secondary`",
+        "systemNetworks": "simulated hosts are on their networks already",
     },
 }
 """What is said in other words, or by verbs of the timeline."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyroute2 import IPRoute
 
 NO_MAC: Final = "00:00:00:00:00:00"
-LEARNED: Final = 0x10
-"""``NTF_EXT_LEARNED``: a routing daemon made the entry."""
 _UP: Final = 0x1
 _LOOPBACK: Final = 0x8
 _MAIN_TABLE: Final = 254
@@ -94,7 +92,7 @@ def _read_remotes(route: IPRoute) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for one in route.fdb("dump"):
         remote = one.get_attr("NDA_DST")
-        if remote and one.get_attr("NDA_LLADDR") == NO_MAC and not one["flags"] & LEARNED:
+        if remote and one.get_attr("NDA_LLADDR") == NO_MAC:
             found.setdefault(int(one["ifindex"]), set()).add(str(remote))
     return found
 

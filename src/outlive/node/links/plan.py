@@ -207,9 +207,8 @@ def _network_ops(network: NetworkDevices, wanted: WantedLinks, found: FoundLinks
         yield LinkOp(op="mtu", device=network.bridge, value=mtu)
     if bridge is None or bridge.offload:
         yield LinkOp(op="noChecksum", device=network.bridge)
-    if network.type == "managed":
+    if network.type == "managed" and not wanted.evpn:  # else a routing daemon's entries, which look like ours
         now, then = set(carrier.remotes) if carrier is not None else set(), set(wanted.remotes)
-        then = set() if wanted.evpn else then
         yield from (LinkOp(op="removeRemote", device=network.carrier, value=one) for one in sorted(now - then))
         yield from (LinkOp(op="addRemote", device=network.carrier, value=one) for one in sorted(then - now))
     for link, name in ((carrier, network.carrier), (bridge, network.bridge)):

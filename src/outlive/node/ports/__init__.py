@@ -37,6 +37,14 @@ from outlive.node.ports.links import (
 from outlive.node.ports.machine import MachinePort
 from outlive.node.ports.network import NetworkPort, NoNetworks
 from outlive.node.ports.power import PowerPort, PowerReading, PowerRefused, PowerState
+from outlive.node.ports.services import (
+    DhcpPort,
+    FirewallPort,
+    MetadataPort,
+    NamePort,
+    RoleGuardPort,
+    ServicePorts,
+)
 from outlive.node.ports.storage import (
     PLACES_LIMIT,
     REACH_S,
@@ -54,10 +62,12 @@ __all__ = [
     "REACH_S",
     "CutPort",
     "CutReport",
+    "DhcpPort",
     "DiskIo",
     "DiskLock",
     "Domain",
     "DomainState",
+    "FirewallPort",
     "FoundCard",
     "FoundFunction",
     "FoundLinks",
@@ -72,8 +82,10 @@ __all__ = [
     "LinkPort",
     "LinkTraffic",
     "MachinePort",
+    "MetadataPort",
     "MigrationProgress",
     "MigrationSettings",
+    "NamePort",
     "NetworkPort",
     "NoLinks",
     "NoNetworks",
@@ -81,6 +93,8 @@ __all__ = [
     "PowerReading",
     "PowerRefused",
     "PowerState",
+    "RoleGuardPort",
+    "ServicePorts",
     "StoragePort",
     "StorageReport",
     "StorageStatisticsPort",

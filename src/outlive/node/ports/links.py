@@ -53,7 +53,7 @@ class HostLink(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     local: str = ""
     """Address that a VXLAN sends from."""
     remotes: tuple[str, ...] = ()
-    """Addresses that a VXLAN floods to, without those that a routing daemon has entered."""
+    """Addresses that a VXLAN floods to."""
     addresses: tuple[str, ...] = ()
     """Such as ``10.0.0.1/24``; without link-local ones."""
     offload: bool = False

@@ -69,6 +69,13 @@ class FaultCode(enum.StrEnum):
     NETWORKS_NOT_MADE = "networks-not-made"
     PRIMARY_DUTY = "primary-duty"
     PRIMARY_STALLED = "primary-stalled"
+    PRIMARY_ADDRESS = "primary-address"
+    DHCP_FAILED = "dhcp-failed"
+    DHCP_RANGE_FULL = "dhcp-range-full"
+    NAME_SERVER_FAILED = "name-server-failed"
+    METADATA_FAILED = "metadata-failed"
+    FIREWALL_REFUSED = "firewall-refused"
+    NETWORK_NOT_SERVED = "network-not-served"
     # the primary coordinator
     STORAGE_DAEMON_OUT = "storage-daemon-out"
     STORAGE_DAEMONS_OUT = "storage-daemons-out"
@@ -424,6 +431,48 @@ FAULTS: Final[Mapping[FaultCode, FaultEntry]] = {
         10,
         "{previous} did not give up the role of the primary coordinator within {limit_s:g} s: {subject} took it over",
         "see to the daemon of {previous}: some of its duties may still be running there",
+    ),
+    FaultCode.PRIMARY_ADDRESS: FaultEntry(
+        Severity.WARNING,
+        25,
+        "{subject} is the primary coordinator and could not {what}: {why}",
+        "see to the device on {subject}; or hand the role over: outlive host primary NAME",
+    ),
+    FaultCode.DHCP_FAILED: FaultEntry(
+        Severity.WARNING,
+        25,
+        "{subject} serves no DHCP on {networks}: {why}",
+        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+    ),
+    FaultCode.DHCP_RANGE_FULL: FaultEntry(
+        Severity.WARNING,
+        25,
+        "new guests of {networks} get no address: {why}",
+        "enlarge the range of the network, or delete leases of guests that are gone: outlive get dhcpleases",
+    ),
+    FaultCode.NAME_SERVER_FAILED: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} answers no names of {networks} networks: {why}",
+        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+    ),
+    FaultCode.METADATA_FAILED: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} answers no metadata on {networks}: {why}",
+        "remove the cause on {subject}, which tries again by itself; or hand the role over: outlive host primary NAME",
+    ),
+    FaultCode.FIREWALL_REFUSED: FaultEntry(
+        Severity.WARNING,
+        25,
+        "the rules of {networks} are not in force on {subject}, the former ones are: {why}",
+        "correct the rule: outlive network acl; without former ones nothing is routed to or from the network",
+    ),
+    FaultCode.NETWORK_NOT_SERVED: FaultEntry(
+        Severity.WARNING,
+        10,
+        "{subject} serves nothing to {networks}: {why}",
+        "correct the network: outlive network modify NAME",
     ),
     FaultCode.STORAGE_DAEMON_OUT: FaultEntry(
         Severity.WARNING,

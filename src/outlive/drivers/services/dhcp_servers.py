@@ -1,0 +1,209 @@
+"""``DhcpPort`` with dnsmasq: one process for each network, their lease scripts, and the spool of what these tell.
+
+In the daemon's folder: ``script-<vni>`` run by dnsmasq, ``leases-<vni>`` with which a server starts, ``spool`` (what
+scripts have told), ``taken`` (what the daemon has read of it and not yet stored), ``wake``. In the public one, since
+dnsmasq gives up its rights: ``hosts-<vni>/`` with the reservations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlive.base.clock import Clock
+from outlive.base.deadline import deadline
+from outlive.base.logging import get_logger
+from outlive.drivers.services import lease_script
+from outlive.drivers.services.supervisor import Supervisor
+from outlive.node.services.dhcp import (
+    DhcpFiles,
+    Lease,
+    LeaseChange,
+    dhcp_arguments,
+    lease_lines,
+    needs_restart,
+    reservation_files,
+)
+from outlive.node.services.served_networks import ServedNetwork
+
+PROGRAM: Final = "dnsmasq"
+CHANGES_MOST: Final = 10_000
+"""Changes that are read from the spool at once."""
+
+INOTIFY_LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_instances")
+"""Each server watches its folder of reservations; the kernel's own limit is 128."""
+INOTIFY_SPARE: Final = 256
+
+_log = get_logger("services")
+
+
+class DnsmasqServers:
+    """See the module."""
+
+    def __init__(
+        self, folder: Path, public: Path, supervisor: Supervisor, clock: Clock, *, program: str = PROGRAM
+    ) -> None:
+        self._folder = folder
+        self._public = public
+        self._supervisor = supervisor
+        self._clock = clock
+        self._program = program
+        self._served: dict[str, ServedNetwork] = {}
+        self._leases: dict[str, Collection[Lease]] = {}
+        self._wake: socket.socket | None = None
+        self._broken: dict[str, str] = {}
+
+    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
+        """Have a server run for the network as it is now."""
+        before, name = self._served.get(network.name), network.name
+        self._leases[name] = leases
+        try:
+            changed = self._write_hosts(network)
+        except OSError as error:
+            self._broken[name] = f"{error.filename}: {error.strerror}"
+            return
+        self._broken.pop(name, None)
+        self._served[name] = network
+        if before is not None and not needs_restart(before, network):
+            if changed:
+                self._supervisor.signal(self._key(name), signal.SIGHUP)
+            return
+        if before is not None:
+            await self._supervisor.stop([self._key(name)])
+        raise_limit(INOTIFY_LIMIT, 2 * len(self._served) + INOTIFY_SPARE)
+        files = DhcpFiles(hosts=str(self._hosts(network)), script=str(self._write_script(network)))
+        argv = (self._program, *dhcp_arguments(network, files))
+        self._supervisor.keep(self._key(name), argv, prepare=lambda: self._write_leases(name))
+
+    async def end(self, names: Collection[str]) -> None:
+        """Stop the servers of these networks."""
+        await self._supervisor.stop([self._key(name) for name in names])
+        for name in names:
+            self._served.pop(name, None)
+            self._leases.pop(name, None)
+            self._broken.pop(name, None)
+
+    def failures(self) -> Mapping[str, str]:
+        """Networks without a server → why."""
+        dead = self._supervisor.failures()
+        found = {name: dead[key] for name in self._served if (key := self._key(name)) in dead}
+        return found | self._broken
+
+    async def take_changes(self) -> Sequence[LeaseChange]:
+        """What scripts have told and the store may not have."""
+        return await asyncio.to_thread(self._take)
+
+    async def forget_changes(self) -> None:
+        """Drop what was taken."""
+        (self._folder / "taken").unlink(missing_ok=True)
+
+    async def wait_changed(self, limit_s: float) -> None:
+        """Return when a script has told something."""
+        if self._wake is None:
+            self._listen()
+        assert self._wake is not None
+        with contextlib.suppress(TimeoutError), deadline(limit_s):
+            await asyncio.get_running_loop().sock_recv(self._wake, 16)
+
+    def close(self) -> None:
+        """Let the socket go."""
+        if self._wake is not None:
+            self._wake.close()
+            self._wake = None
+
+    def _listen(self) -> None:
+        self._prepare_folder()
+        path = self._folder / "wake"
+        path.unlink(missing_ok=True)
+        self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._wake.bind(str(path))
+
+    def _take(self) -> list[LeaseChange]:
+        """Move the spool aside, after what was taken before, and read it; a line that is no change is skipped."""
+        self._prepare_folder()
+        spool, taken = self._folder / "spool", self._folder / "taken"
+        with (self._folder / "spool.lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if spool.exists():
+                if taken.exists():
+                    with taken.open("ab") as target:
+                        target.write(spool.read_bytes())
+                        os.fdatasync(target.fileno())
+                    spool.unlink()
+                else:
+                    spool.rename(taken)
+        changes: list[LeaseChange] = []
+        if not taken.exists():
+            return changes
+        for line in taken.read_bytes().splitlines():
+            try:
+                changes.append(msgspec.json.decode(line, type=LeaseChange))
+            except msgspec.DecodeError as error:
+                _log.warning("services.lease_not_understood", why=str(error))
+        return changes
+
+    def _prepare_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _key(self, name: str) -> str:
+        return f"dhcp {name}"
+
+    def _hosts(self, network: ServedNetwork) -> Path:
+        return self._public / f"hosts-{network.vni}"
+
+    def _write_hosts(self, network: ServedNetwork) -> bool:
+        """Write the reservations; whether something was removed or changed, which needs a signal."""
+        folder = self._hosts(network)
+        self._prepare_folder()
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        wanted, changed = reservation_files(network), False
+        for path in folder.iterdir():
+            if path.name not in wanted:
+                path.unlink()
+                changed = True
+        for name, text in wanted.items():
+            path = folder / name
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                changed = changed or path.exists()
+                path.write_text(text, encoding="utf-8")
+                path.chmod(0o644)
+        return changed
+
+    def _write_script(self, network: ServedNetwork) -> Path:
+        """The program that dnsmasq runs. At its start it gets the leases by the shell alone, which is quick."""
+        path = self._folder / f"script-{network.vni}"
+        leases = shlex.quote(str(self._folder / f"leases-{network.vni}"))
+        python = [sys.executable, "-I", "-S", lease_script.__file__, str(self._folder), str(network.vni)]
+        lines = [
+            "#!/bin/sh",
+            f'if [ "$1" = init ]; then cat {leases}; exit 0; fi',
+            f'exec {shlex.join(python)} "$@"',
+            "",
+        ]
+        path.write_text("\n".join(lines), encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    async def _write_leases(self, name: str) -> None:
+        path = self._folder / f"leases-{self._served[name].vni}"
+        path.write_text(lease_lines(self._leases.get(name, ())), encoding="utf-8")
+
+
+def raise_limit(file: Path, least: int) -> None:
+    """Have a limit of the kernel be at least so much, if this process may change it."""
+    try:
+        if int(file.read_text(encoding="ascii")) < least:
+            file.write_text(f"{least}\n", encoding="ascii")
+    except (OSError, ValueError) as error:
+        _log.warning("services.limit_not_raised", file=str(file), least=least, why=str(error))

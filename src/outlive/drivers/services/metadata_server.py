@@ -1,0 +1,122 @@
+"""``MetadataPort``: an HTTP server with one listening socket for each bridge.
+
+A socket that is bound to a device takes only what arrives there, and answers there: guests of two networks with the
+same address are told apart, and each gets its own answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Collection, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from outlive.base.deadline import deadline
+from outlive.base.logging import get_logger
+from outlive.node.ports.services import AnswerCaller
+from outlive.node.services.metadata import METADATA_ADDRESS, METADATA_PORT, MetadataAnswer
+
+REQUEST_S: Final = 5.0
+"""How long a guest may take for its request, and to read the answer."""
+REQUEST_BYTES: Final = 8192
+CONNECTIONS_MOST: Final = 64
+"""Of one bridge at a time; others are closed."""
+BACKLOG: Final = 32
+
+_log = get_logger("services")
+
+
+class MetadataServer:
+    """See the module. ``address``: where it listens, which the host need not have yet."""
+
+    def __init__(self, address: str = METADATA_ADDRESS, port: int = METADATA_PORT) -> None:
+        self._address, self._port = address, port
+        self._servers: dict[str, asyncio.Server] = {}
+        self._failures: dict[str, str] = {}
+        self._open: dict[str, int] = {}
+
+    async def listen(self, bridges: Collection[str], answer: AnswerCaller) -> None:
+        """Listen on these bridges and no others."""
+        for bridge in [one for one in self._servers if one not in bridges]:
+            self._servers.pop(bridge).close()
+        self._failures = {}
+        for bridge in bridges:
+            if bridge in self._servers:
+                continue
+            try:
+                listening = _bound(bridge, self._address, self._port)
+            except OSError as error:
+                self._failures[bridge] = f"{self._address}:{self._port} on {bridge}: {error.strerror or error}"
+                continue
+            self._servers[bridge] = await asyncio.start_server(
+                lambda reader, writer, bridge=bridge: self._serve(bridge, answer, reader, writer),  # type: ignore[misc]
+                sock=listening,
+                limit=REQUEST_BYTES,
+            )
+
+    async def stop(self) -> None:
+        """Listen nowhere."""
+        for server in self._servers.values():
+            server.close()
+        self._servers, self._failures = {}, {}
+
+    def failures(self) -> Mapping[str, str]:
+        """Bridges where it cannot listen → why."""
+        return self._failures
+
+    async def _serve(
+        self, bridge: str, answer: AnswerCaller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        count = self._open[bridge] = self._open.get(bridge, 0) + 1
+        try:
+            if count <= CONNECTIONS_MOST:
+                with deadline(REQUEST_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    peer = str(writer.get_extra_info("peername")[0])
+                    words = head.split(b"\r\n", 1)[0].split(b" ")
+                    found = MetadataAnswer(400)
+                    if len(words) == 3 and words[0] in (b"GET", b"HEAD"):
+                        found = await answer(bridge, peer, words[1].split(b"?")[0].decode("ascii", "replace"))
+                    writer.write(_response(found, body=words[0] != b"HEAD"))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the guest's own business
+        finally:
+            self._open[bridge] -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+def _bound(bridge: str, address: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, bridge.encode())
+        listening.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        listening.bind((address, port))
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+_IP_FREEBIND: Final = 15
+"""Of Linux: an address can be bound that the host does not have yet."""
+
+
+def _response(found: MetadataAnswer, *, body: bool) -> bytes:
+    text = found.text.encode()
+    status = HTTPStatus(found.status)
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(text)}",
+        "Connection: close",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode() + (text if body else b"")

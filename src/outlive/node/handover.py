@@ -1,0 +1,131 @@
+"""How the primary's addresses go from one coordinator to the next: each side's next step, from the record alone.
+
+The leaver has stopped its other duties and given the role back; it still has the addresses. For each phase the new
+holder adds and announces its addresses first, notes it, and then the leaver removes its own and notes that::
+
+    phase      C upstream   D cluster   E metadata   F gateways
+    holder     add          add         add          add          then its other duties start
+    leaver        remove       remove      remove       remove
+
+An address is on two hosts for the moment between, and on none at no time. Each side waits for the other for a limited
+time: the leaver 5 s, then it removes all the same; the holder 15 s, then it goes on alone, which is a fault. What
+outlives both is removed by the guard of the leaver (docs/reference/runtime.md#primary-coordinator).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from outlive.resources import ElectionRecord
+from outlive.resources.cluster import AddressPhase, Handover
+from outlive.runtime.decisions import Decision
+
+PHASES: Final[tuple[AddressPhase, ...]] = ("upstream", "cluster", "metadata", "gateways")
+LEAVER_S: Final = 5.0
+"""How long the leaver waits for the new holder in one phase."""
+HOLDER_S: Final = 15.0
+"""How long the new holder waits for the leaver in one phase, and for a leaver that does not give the role back."""
+UNTAKEN_S: Final = 15.0
+"""How long the leaver keeps addresses while nobody has taken the role: longer than an election lasts."""
+POLL_S: Final = 0.02
+"""How often either side reads the record meanwhile."""
+
+
+class HandoverInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one side sees."""
+
+    host: str
+    record: ElectionRecord
+    waited_s: float = 0.0
+    """Since this side saw the record change last in what concerns the hand-over."""
+    going: bool = False
+    """Whether the leaver's daemon is about to end, so that it does not wait until somebody takes the role."""
+
+
+class HandoverStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What this side does next."""
+
+    do: Literal["add", "remove", "wait", "overtake", "done"]
+    phase: AddressPhase = ""
+    """Of ``add`` and ``remove``; empty with ``remove``: all that is left."""
+    why: str = ""
+
+
+def handover_step(given: HandoverInput) -> HandoverStep:
+    """Return the next step of the coordinator ``host``, which is the holder or the leaver."""
+    record, handover = given.record, given.record.handover
+    if record.holder == given.host:
+        return _step_of_holder(given.host, handover, given.waited_s)
+    if handover is None or handover.leaver != given.host:
+        return HandoverStep(do="remove", why="another coordinator has the role")
+    return _step_of_leaver(given, handover)
+
+
+def _step_of_holder(host: str, handover: Handover | None, waited_s: float) -> HandoverStep:
+    added = _count(handover.added) if handover is not None else 0
+    alone = handover is None or handover.overtaken or handover.leaver == host
+    behind = not alone and handover is not None and _count(handover.removed) < added
+    if behind and waited_s < HOLDER_S:
+        return HandoverStep(do="wait")
+    if behind:
+        return HandoverStep(do="overtake", why=f"no answer of the leaver within {HOLDER_S:g} s")
+    if added < len(PHASES):
+        return HandoverStep(do="add", phase=PHASES[added])
+    return HandoverStep(do="done")
+
+
+def _step_of_leaver(given: HandoverInput, handover: Handover) -> HandoverStep:
+    removed = _count(handover.removed)
+    if removed == len(PHASES):
+        return HandoverStep(do="done")
+    if handover.overtaken:
+        return HandoverStep(do="remove", why="the new holder waits no more")
+    if _count(handover.added) > removed:
+        return HandoverStep(do="remove", phase=PHASES[removed])
+    limit_s = LEAVER_S if given.record.holder or given.going else UNTAKEN_S
+    if given.waited_s < limit_s:
+        return HandoverStep(do="wait")
+    if not given.record.holder:
+        return HandoverStep(do="remove", why=f"nobody has taken the role within {limit_s:g} s")
+    return HandoverStep(do="remove", phase=PHASES[removed], why=f"the new holder has not added it within {limit_s:g} s")
+
+
+def _count(phase: AddressPhase) -> int:
+    return PHASES.index(phase) + 1 if phase else 0
+
+
+def note_added(record: ElectionRecord, phase: AddressPhase) -> Handover | None:
+    """Return the hand-over once the holder has added the addresses of this phase."""
+    found = record.handover if record.handover is not None else Handover(leaver=record.previous, overtaken=True)
+    return msgspec.structs.replace(found, added=phase)
+
+
+def note_removed(record: ElectionRecord, host: str, phase: AddressPhase) -> Handover | None:
+    """Return the hand-over once the leaver ``host`` has removed these addresses; ``None``: it is another one by now."""
+    found = record.handover
+    if found is None or found.leaver != host or _count(found.removed) >= _count(phase):
+        return None
+    return msgspec.structs.replace(found, removed=phase)
+
+
+def begin_handover(record: ElectionRecord, host: str) -> Handover | None:
+    """Return the hand-over with which ``host`` takes the role that the record is about.
+
+    A holder that has not given the role back, and one that was silent, is not waited for.
+    """
+    if record.handover is not None and not record.holder and not record.handover.overtaken:
+        return record.handover if record.handover.leaver != host else None
+    leaver = record.holder or record.previous
+    return Handover(leaver=leaver, overtaken=True) if leaver not in ("", host) else None
+
+
+HANDOVER_STEP: Final = Decision(
+    "primary.handover_step",
+    handover_step,
+    HandoverInput,
+    HandoverStep,
+    "Next step of a coordinator while the primary's addresses go from one to another",
+    nulls_are_absent=True,
+)

@@ -1,0 +1,1 @@
+"""What the primary coordinator serves to managed networks: gateways, DHCP, names, firewall, metadata."""

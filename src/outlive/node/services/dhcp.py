@@ -1,0 +1,184 @@
+"""DHCP of a managed network: the arguments of its dnsmasq, its files, and what its lease script tells.
+
+One dnsmasq serves one network, and listens on the addresses of its gateways alone: were its bridge named as well, it
+would also listen where the name server of the coordinator does (docs/operating/network-services.md#dhcp).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.node.services.served_networks import V6_LENGTH, ServedNetwork
+from outlive.resources import DhcpLease
+
+V4_LEASE: Final = "48h"
+V6_LEASE: Final = "24h"
+
+
+class DhcpFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server of one network finds its files."""
+
+    hosts: str
+    """Folder with one file for each reservation."""
+    script: str
+    """Program that it runs for each change of a lease."""
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A lease of one network, by its address."""
+
+    address: str
+    mac: str = ""
+    hostname: str = ""
+    client_id: str = ""
+    expires: int = 0
+    """Seconds since 1970; 0: never."""
+
+
+class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One line of the spool: what the lease script was told."""
+
+    vni: int
+    action: str
+    """``add``, ``del`` or ``old``."""
+    lease: Lease
+    time: int = 0
+    """When, in seconds since 1970."""
+
+
+def dhcp_arguments(network: ServedNetwork, files: DhcpFiles) -> tuple[str, ...]:
+    """Return the arguments of dnsmasq for this network, without the name of the program."""
+    given = [
+        "--keep-in-foreground",
+        "--conf-file=/dev/null",
+        "--pid-file=",
+        "--user=nobody",
+        "--group=nogroup",
+        "--no-hosts",
+        "--domain-needed",
+        "--bogus-priv",
+        "--dhcp-authoritative",
+        f"--domain={network.domain}",
+        f"--local=/{network.domain}/",
+        "--log-facility=-",
+        "--log-dhcp",
+        "--leasefile-ro",
+        f"--dhcp-script={files.script}",
+        f"--dhcp-hostsdir={files.hosts}",
+        "--bind-interfaces",
+    ]
+    given += [f"--listen-address={one.gateway}" for one in network.subnets]
+    zone = ",".join([network.domain, *(one.cidr for one in network.subnets)])
+    given += [f"--auth-zone={zone}", f"--auth-server=ns.{network.domain}"]
+    given += [f"--auth-peer={','.join(one.gateway for one in network.subnets)}"]
+    v4, v6 = network.v4, network.v6
+    if v4 is not None and v4.dhcp:
+        mask = ipaddress.ip_network(v4.cidr).netmask
+        given += [f"--dhcp-option=option:ntp-server,{v4.gateway}"]
+        given += [f"--dhcp-range={v4.start},{v4.end},{mask},{V4_LEASE}"]
+    if v6 is not None and v6.dhcp:
+        given += ["--enable-ra", f"--dhcp-option=option6:dns-server,[{v6.gateway}]"]
+        given += [f"--dhcp-option=option6:sntp-server,[{v6.gateway}]"]
+        if v4 is not None:
+            given += [f"--dhcp-range={v6.network[0]},ra-stateless,ra-names,{V6_LENGTH},{V6_LEASE}"]
+        else:
+            first, last = v6.network[2], v6.network[-1]
+            given += [f"--dhcp-range={first},{last},{V6_LENGTH},{V6_LEASE}"]
+    return tuple(given)
+
+
+def reservation_files(network: ServedNetwork) -> dict[str, str]:
+    """Return the files of the hosts folder: name → content."""
+    files: dict[str, str] = {}
+    for kept in network.reservations:
+        address = f"[{kept.address}]" if ":" in kept.address else kept.address
+        parts = [kept.mac.lower().replace("-", ":"), address, *([kept.hostname] if kept.hostname else [])]
+        name = kept.mac.lower().replace(":", "-")
+        files[name] = files.get(name, "") + ",".join(parts) + "\n"
+    return files
+
+
+def lease_name(network: str, mac: str) -> str:
+    """Return the name of the ``DhcpLease`` of an interface."""
+    return f"{network}.{mac.lower().replace(':', '-')}"
+
+
+def lease_lines(leases: Iterable[Lease]) -> str:
+    """Return what dnsmasq reads of its script when it starts: a line for each IPv4 lease."""
+    of_v4 = [one for one in leases if ":" not in one.address]
+    lines = [
+        " ".join((str(one.expires), one.mac, one.address, one.hostname or "*", one.client_id or "*"))
+        for one in sorted(of_v4, key=lambda one: ipaddress.ip_address(one.address))
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def view_lease(lease: DhcpLease) -> Lease:
+    """Return a stored lease as services see it."""
+    expires = 0 if lease.expires_at is None else int(lease.expires_at.timestamp())
+    return Lease(
+        address=lease.address,
+        mac=lease.mac.lower(),
+        hostname=lease.hostname,
+        client_id=lease.client_id,
+        expires=expires,
+    )
+
+
+def merge_changes(leases: Mapping[str, Lease], changes: Iterable[LeaseChange]) -> dict[str, Lease]:
+    """Return the leases of one network by MAC after these changes, in their order.
+
+    An address belongs to one interface: whoever is given it takes it from another. ``old`` is a renewal. A change that
+    is older than what is there, such as one that waited on a host that was not the primary meanwhile, changes nothing.
+    """
+    merged = dict(leases)
+    for change in changes:
+        lease, before = change.lease, merged.get(change.lease.mac)
+        if before is not None and _ends_after(before, lease):
+            continue
+        if change.action == "del":
+            if before is not None and before.address == lease.address:
+                del merged[lease.mac]
+            continue
+        others = [mac for mac, one in merged.items() if one.address == lease.address and mac != lease.mac]
+        if any(_ends_after(merged[mac], lease) for mac in others):
+            continue
+        for mac in others:
+            del merged[mac]
+        if before is not None and not lease.hostname and before.address == lease.address:
+            lease = msgspec.structs.replace(lease, hostname=before.hostname)
+        merged[lease.mac] = lease
+    return merged
+
+
+def _ends_after(one: Lease, other: Lease) -> bool:
+    return other.expires != 0 and (one.expires == 0 or one.expires > other.expires)
+
+
+def drop_expired(leases: Mapping[str, Lease], now_s: float) -> dict[str, Lease]:
+    """Return the leases that have not ended."""
+    return {mac: one for mac, one in leases.items() if one.expires == 0 or one.expires > now_s}
+
+
+def count_free(network: ServedNetwork, leases: Iterable[Lease]) -> int | None:
+    """Return how many addresses of the IPv4 range are free; ``None`` where DHCP gives none.
+
+    A reserved address of the range is given to nobody else.
+    """
+    v4 = network.v4
+    if v4 is None or not v4.dhcp:
+        return None
+    first, last = int(ipaddress.ip_address(v4.start)), int(ipaddress.ip_address(v4.end))
+    taken = {one.address for one in leases} | {one.address for one in network.reservations}
+    numbers = {int(ipaddress.ip_address(one)) for one in (*taken, v4.gateway) if ":" not in one}
+    return last - first + 1 - sum(first <= one <= last for one in numbers)
+
+
+def needs_restart(before: ServedNetwork, after: ServedNetwork) -> bool:
+    """Return whether the DHCP server has to be started again: whether what it reads only at its start has changed."""
+    files = DhcpFiles(hosts="", script="")
+    return before.bridge != after.bridge or dhcp_arguments(before, files) != dhcp_arguments(after, files)

@@ -1,0 +1,65 @@
+"""Keeps the firewall of managed networks as their rules say, on every coordinator and whoever is the primary.
+
+A network whose rules nft does not take keeps those that it had; where there are none, nothing is routed to or from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from outlive.base.errors import BadInput, Refused
+from outlive.node.ports.services import FirewallPort
+from outlive.node.services.firewall import render_firewall
+from outlive.node.services.served_networks import ServedNetwork
+from outlive.resources.networks import FirewallRule
+
+NOTHING: Final = (
+    FirewallRule(name="nothing in", direction="in", rule="drop"),
+    FirewallRule(name="nothing out", direction="out", rule="drop"),
+)
+
+
+class FirewallKeeper:
+    """See the module."""
+
+    def __init__(self, port: FirewallPort) -> None:
+        self._port = port
+        self._good: dict[str, tuple[FirewallRule, ...]] = {}
+        self._last: Mapping[str, ServedNetwork] | None = None
+        self.refused: dict[str, str] = {}
+        """Networks whose rules are not in force → why."""
+
+    async def apply(self, networks: Mapping[str, ServedNetwork]) -> None:
+        """Put these networks' rules in force, if they are others than before. ``Unavailable``, ``Refused``."""
+        if networks == self._last:
+            return
+        refused: dict[str, str] = {}
+        try:
+            await self._port.load(render_firewall(networks.values()))
+        except (BadInput, Refused):
+            refused = await self._find_refused(networks)
+            if not refused:
+                raise
+            kept = {name: one for name, one in networks.items() if name not in refused}
+            for name in refused:
+                rules = self._good.get(name, NOTHING)
+                kept[name] = msgspec.structs.replace(networks[name], rules=rules)
+            await self._port.load(render_firewall(kept.values()))
+        self._good = {
+            name: one.rules if name not in refused else self._good[name]
+            for name, one in networks.items()
+            if name not in refused or name in self._good
+        }
+        self._last, self.refused = dict(networks), refused
+
+    async def _find_refused(self, networks: Mapping[str, ServedNetwork]) -> dict[str, str]:
+        refused: dict[str, str] = {}
+        for name, network in networks.items():
+            try:
+                await self._port.check(render_firewall([network]))
+            except (BadInput, Refused) as error:
+                refused[name] = str(error)
+        return refused

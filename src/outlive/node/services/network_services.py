@@ -1,0 +1,326 @@
+"""The duty ``networks`` of the primary coordinator: DHCP, names and metadata of all managed networks.
+
+Caches of networks and leases follow the store on every coordinator, so that whoever becomes the primary starts all
+servers at once. Each look brings what runs in line with what is wanted; a server that fails is a fault that names its
+network, and holds up no other (docs/operating/network-services.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.deadline import deadline, set_within
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.base.random import Random
+from outlive.node.ports.services import ServicePorts
+from outlive.node.services.dhcp import count_free
+from outlive.node.services.firewall_keeper import FirewallKeeper
+from outlive.node.services.lease_store import LeaseStore
+from outlive.node.services.metadata import USER_DATA, MetadataAnswer, MetadataVm, answer_metadata
+from outlive.node.services.served_networks import ServedNetwork, view_networks
+from outlive.node.services.zones import plan_zone
+from outlive.resources import DhcpLease, ObjectRef, VirtualMachine, VirtualNetwork
+from outlive.resources.definitions import definition_uuid
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultSet
+from outlive.runtime.informer import Informer
+from outlive.runtime.tasks import OrderedTaskGroup
+from outlive.store import Store
+from outlive.store.contract import list_all
+
+LOOK_S: Final = 1.0
+"""How often what runs is compared with what is wanted, at least."""
+GATEWAY_LOOK_S: Final = 0.1
+"""The same while a network has not got its gateways yet."""
+ZONES_FIRST_S: Final = 5.0
+"""From the start of the name server to the first transfers."""
+ZONES_S: Final = 10.0
+"""How often every zone is transferred."""
+TRANSFERS_AT_ONCE: Final = 16
+DROP_S: Final = 300.0
+"""How often leases that have ended are deleted."""
+VMS_S: Final = 5.0
+"""For so long the metadata server answers from one listing of VMs."""
+NAMES_SHOWN: Final = 5
+SYNC_S: Final = 5.0
+
+_log = get_logger("services")
+
+
+@dataclass(frozen=True, slots=True)
+class NameSettings:
+    """Of the name server."""
+
+    addresses: Callable[[], Sequence[str]]
+    """Where it listens: the floating addresses of the cluster and upstream networks. None: no name server."""
+    default_server: str
+    """Name server of zones whose network names none."""
+
+
+class NetworkServices:
+    """See the module. ``networks``: a cache that somebody else keeps; ``has_gateways``: whether this host has the
+    gateways of a network, without which its server cannot start."""
+
+    name = "networks"
+
+    def __init__(
+        self,
+        store: Store,
+        ports: ServicePorts,
+        networks: Informer[VirtualNetwork],
+        *,
+        host: str,
+        names: NameSettings,
+        has_gateways: Callable[[ServedNetwork], bool],
+        faults: FaultSet,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.networks = networks
+        self.firewall = FirewallKeeper(ports.firewall)
+        self._stored = Informer(
+            store,
+            DhcpLease,
+            clock=clock,
+            random=random.fork("leases"),
+            indexes={"network": lambda lease: (lease.network,)},
+        )
+        self._leases = LeaseStore(store, ports.dhcp, self._stored, clock)
+        self._store = store
+        self._ports = ports
+        self._names = names
+        self._has_gateways = has_gateways
+        self._faults = faults
+        self._clock = clock
+        self._subject = ObjectRef(kind="Hypervisor", name=host)
+        self._changed, self._rules_changed = asyncio.Event(), asyncio.Event()
+        self._term = 0
+        self._task: asyncio.Task[None] | None = None
+        self._served: dict[str, ServedNetwork] = {}
+        self._vms: tuple[float, dict[str, MetadataVm]] | None = None
+        self._listing = asyncio.Lock()
+        self._names_run = False
+        self._view: tuple[dict[str, ServedNetwork], dict[str, str]] | None = None
+        networks.subscribe(self._notice)
+
+    def _notice(self, _before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
+        self._view = None
+        self._changed.set()
+        self._rules_changed.set()
+
+    async def run(self) -> None:
+        """Follow the store and keep the firewall, on every coordinator, until cancelled."""
+
+        async with OrderedTaskGroup() as group:
+            group.create_task(self._stored.run(), name="leases")
+            group.create_task(self._keep_firewall(), name="firewall")
+
+    def view(self) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
+        """The managed networks, and why some of them are not served."""
+        if self._view is None:
+            self._view = view_networks(self.networks.items())
+        return self._view
+
+    # The duty
+
+    async def start(self, term: int) -> None:
+        """Serve every network."""
+        with deadline(SYNC_S):
+            await self.networks.wait_synced()
+            await self._stored.wait_synced()
+        self._term = term
+        await self._leases.read_spool()
+        await self._serve()
+        self._task = asyncio.create_task(self._work(), name="network services")
+
+    async def stop(self) -> None:
+        """Stop all servers, all at once."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+        self._ports.dhcp.close()
+        self._names_run = False
+        try:
+            async with OrderedTaskGroup() as group:
+                group.create_task(self._ports.names.stop())
+                group.create_task(self._ports.dhcp.end(tuple(self._served)))
+                group.create_task(self._ports.metadata.stop())
+        finally:
+            self._served = {}
+            for code in (FaultCode.DHCP_FAILED, FaultCode.DHCP_RANGE_FULL, FaultCode.NAME_SERVER_FAILED):
+                self._faults.clear(code, self._subject)
+            self._faults.clear(FaultCode.METADATA_FAILED, self._subject)
+
+    async def _work(self) -> None:
+        async with OrderedTaskGroup() as group:
+            group.create_task(self._keep_serving(), name="serving")
+            group.create_task(self._keep_leases(), name="leases told")
+            group.create_task(self._keep_zones(), name="zones")
+
+    async def _keep_serving(self) -> None:
+        while True:
+            self._changed.clear()
+            await self._tried("serve", self._serve)
+            self._report()
+            waits = any(one.serves_dhcp and name not in self._served for name, one in self.view()[0].items())
+            await set_within(self._changed, GATEWAY_LOOK_S if waits else LOOK_S)
+
+    async def _serve(self) -> None:
+        networks, _ = self.view()
+        gone = [name for name, one in self._served.items() if name not in networks or not networks[name].serves_dhcp]
+        if gone:
+            await self._ports.dhcp.end(gone)
+        served = {name: one for name, one in networks.items() if one.serves_dhcp}
+        self._served = {name: one for name, one in served.items() if self._has_gateways(one) or name in self._served}
+        for name, network in self._served.items():
+            await self._ports.dhcp.serve(network, self._leases.of_network(name, network.vni).values())
+        await self._ports.metadata.listen(
+            [one.bridge for one in networks.values() if self._has_gateways(one)], self._answer
+        )
+
+    async def _keep_leases(self) -> None:
+        dropped_at = self._clock.monotonic()
+        while True:
+            await self._ports.dhcp.wait_changed(LOOK_S)
+            await self._tried("leases", self._leases.read_spool)
+            networks = {one.vni: name for name, one in self.view()[0].items()}
+            await self._tried("leases", lambda networks=networks: self._leases.write(networks))  # type: ignore[misc]
+            if self._clock.monotonic() - dropped_at >= DROP_S:
+                dropped_at = self._clock.monotonic()
+                await self._leases.drop_ended(networks)
+
+    # Names
+
+    async def _keep_zones(self) -> None:
+        addresses: tuple[str, ...] = ()
+        transfer_at = 0.0
+        while True:
+            wanted = tuple(sorted(self._names.addresses()))
+            if wanted and (wanted != addresses or not self._names_run):
+                self._names_run = await self._tried("names", lambda: self._ports.names.start(wanted))  # noqa: B023
+                addresses = wanted
+                transfer_at = self._clock.monotonic() + ZONES_FIRST_S
+                await self._tried("zones", self._register_zones)
+            if self._names_run and self._clock.monotonic() >= transfer_at:
+                transfer_at = self._clock.monotonic() + ZONES_S
+                await self._tried("zones", self._transfer_zones)
+            await self._clock.sleep(LOOK_S)
+
+    async def _register_zones(self) -> None:
+        """Have every zone at once, with the names that are known from before."""
+        networks, _ = self.view()
+        await self._ports.names.keep_zones([one.domain for one in networks.values()])
+        for network in networks.values():
+            await self._change_zone(network, transfer=False)
+
+    async def _transfer_zones(self) -> None:
+        networks, _ = self.view()
+        await self._ports.names.keep_zones([one.domain for one in networks.values()])
+        turns = asyncio.Semaphore(TRANSFERS_AT_ONCE)
+
+        async def transfer(network: ServedNetwork) -> None:
+            async with turns:
+                await self._tried("zones", lambda: self._change_zone(network, transfer=network.serves_dhcp))
+
+        async with OrderedTaskGroup() as group:
+            for network in networks.values():
+                group.create_task(transfer(network))
+
+    async def _change_zone(self, network: ServedNetwork, *, transfer: bool) -> None:
+        found = None
+        if transfer:
+            try:
+                found = await self._ports.names.transfer(network)
+            except OutliveError as error:
+                _log.info("services.no_transfer", network=network.name, why=str(error))
+        have = await self._ports.names.read_zone(network.domain)
+        change = plan_zone(network, have, found, default_server=self._names.default_server, term=self._term)
+        if change is not None:
+            await self._ports.names.change_zone(change)
+
+    # Metadata
+
+    async def _answer(self, bridge: str, address: str, path: str) -> MetadataAnswer:
+        network = next((one for one in self.view()[0].values() if one.bridge == bridge), None)
+        vm = None
+        if network is not None and path != "/":
+            leases = self._leases.of_network(network.name, network.vni)
+            mac = next((one.mac for one in leases.values() if one.address == address), "")
+            mac = mac or next((one.mac for one in network.reservations if one.address == address), "")
+            try:
+                vm = (await self._read_vms()).get(mac.lower().replace("-", ":")) if mac else None
+            except OutliveError as error:
+                _log.warning("services.vms_not_read", why=str(error))
+                return MetadataAnswer(503)
+        return answer_metadata(path, vm)
+
+    async def _read_vms(self) -> dict[str, MetadataVm]:
+        """VMs by the MAC addresses of their interfaces."""
+        async with self._listing:
+            now_s = self._clock.monotonic()
+            if self._vms is None or now_s - self._vms[0] >= VMS_S:
+                found = {}
+                async for vm in list_all(self._store, VirtualMachine):
+                    view = MetadataVm(
+                        instance_id=definition_uuid(vm.spec.definition) or vm.metadata.uid,
+                        name=vm.name,
+                        profile=vm.spec.flavor,
+                        user_data=vm.metadata.annotations.get(USER_DATA),
+                    )
+                    found.update({port.lower(): view for port in vm.spec.ports})
+                self._vms = now_s, found
+            return self._vms[1]
+
+    # Firewall
+
+    async def _keep_firewall(self) -> None:
+        await self.networks.wait_synced()
+        while True:
+            self._rules_changed.clear()
+            networks, refused = self.view()
+            why = ""
+            try:
+                await self.firewall.apply(networks)
+            except OutliveError as error:
+                why = str(error)
+            self._say(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
+            self._say(FaultCode.NETWORK_NOT_SERVED, refused)
+            await set_within(self._rules_changed, LOOK_S)
+
+    # Telling
+
+    def _report(self) -> None:
+        self._say(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
+        full = {}
+        for name, network in self._served.items():
+            if count_free(network, self._leases.of_network(name, network.vni).values()) == 0 and network.v4 is not None:
+                full[name] = f"{network.v4.start} to {network.v4.end} is given away"
+        self._say(FaultCode.DHCP_RANGE_FULL, full)
+        why = self._ports.names.failure()
+        self._say(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
+        self._say(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
+
+    def _say(self, code: FaultCode, why: dict[str, str]) -> None:
+        if not why:
+            self._faults.clear(code, self._subject)
+            return
+        names = sorted(why)
+        shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" * (len(names) > NAMES_SHOWN))
+        self._faults.activate(code, self._subject, networks=shown, why=why[names[0]])
+
+    async def _tried(self, what: str, work: Callable[[], object]) -> bool:
+        """Do it; an error is told by the log, and the next look tries again."""
+        try:
+            await work()  # type: ignore[misc]
+        except (OutliveError, OSError) as error:
+            _log.warning("services.failed", what=what, why=str(error))
+            if what == "names":
+                self._say(FaultCode.NAME_SERVER_FAILED, {"all": str(error)})
+            return False
+        return True

@@ -1,0 +1,128 @@
+"""What is missing, dead or killed around services of managed networks: told by name, others served, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.integration.test_network_services import Services, hosts, network, public, until  # noqa: F401 - fixtures
+from tests.support.network_hosts import NetworkHosts
+
+from outlive.drivers.services.role_guard import ARGV, RoleGuard
+from outlive.resources import DhcpLease
+from outlive.resources.networks import DhcpReservation
+from outlive.store.contract import list_all
+
+pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
+
+
+def test_a_server_that_dies_or_cannot_start_is_named_and_the_others_serve(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    public: Path,  # noqa: F811
+) -> None:
+    hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+    hosts.guest("g1", "vmbr10", mac="02:00:00:00:00:09")
+    kept = DhcpReservation(mac="02:00:00:00:00:09", address="10.10.0.9")
+
+    async def story() -> None:
+        services = Services(tmp_path, public)
+        # network red has no gateway on this host, so that its server ends again and again
+        async with services.serving(network("blue", 10, reservations=(kept,)), network("red", 20)):
+
+            async def told() -> bool:
+                return bool(services.codes().get("dhcp-failed", {}).get("networks") == "red")
+
+            await until(told)
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
+            (leader,) = [
+                pid
+                for pid in hosts.run("a", "pgrep", "-f", "domain=blue.local").split()
+                if os.getpgid(int(pid)) == int(pid)
+            ]
+            os.kill(int(leader), signal.SIGKILL)
+            await asyncio.sleep(1.5)
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9", "it was started again"
+
+    with hosts.inside("a"):
+        asyncio.run(story())
+
+
+def test_a_lease_that_is_given_while_the_store_is_away_is_written_afterwards(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    public: Path,  # noqa: F811
+) -> None:
+    hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+    hosts.guest("g1", "vmbr10", mac="02:00:00:00:00:09")
+    kept = DhcpReservation(mac="02:00:00:00:00:09", address="10.10.0.9")
+
+    async def story() -> None:
+        services = Services(tmp_path, public)
+        async with services.serving(network("blue", 10, reservations=(kept,))):
+            store = services.services._leases._store
+            services.services._leases._store = Away()  # type: ignore[assignment]
+            await asyncio.to_thread(hosts.lease, "g1", tmp_path)
+            await asyncio.sleep(1.2)
+            assert [one async for one in list_all(store, DhcpLease)] == []
+            services.services._leases._store = store
+
+            async def stored() -> bool:
+                return [one.address async for one in list_all(store, DhcpLease)] == ["10.10.0.9"]
+
+            await until(stored)
+
+    with hosts.inside("a"):
+        asyncio.run(story())
+
+
+class Away:
+    """A store that does not answer."""
+
+    def __getattr__(self, _name: str) -> object:
+        async def away(*_args: object, **_options: object) -> None:
+            raise OSError("away")
+
+        return away
+
+
+@pytest.mark.parametrize("how", ["killed", "time"])
+def test_addresses_and_programs_go_with_a_daemon_that_is_gone_or_stands_still(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    how: str,
+) -> None:
+    async def story() -> None:
+        guard = RoleGuard(tmp_path / "addresses", ARGV)
+        await guard.start()
+        await guard.extend(1.0)
+        hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+        hosts.ip("a", "addr", "add", "fd00:10::1/64", "dev", "vmbr10")
+        await guard.hold("vmbr10", "10.10.0.1/24")
+        await guard.hold("vmbr10", "fd00:10::1/64")
+        program = subprocess.Popen(["sleep", "60"], start_new_session=True)  # noqa: ASYNC220
+        guard.watch(program.pid)
+        assert "10.10.0.1" in hosts.ip("a", "addr")
+        if how == "killed":
+            await guard.close()
+        else:
+            await asyncio.sleep(1.6)
+        try:
+            assert await asyncio.to_thread(program.wait, 2) == -signal.SIGKILL
+            found = hosts.ip("a", "addr")
+            assert "10.10.0.1" not in found
+            assert "fd00:10::1" not in found
+        finally:
+            program.kill()
+            await guard.close()
+        assert list(await RoleGuard(tmp_path / "addresses").leftovers()) == [
+            ("vmbr10", "10.10.0.1/24"),
+            ("vmbr10", "fd00:10::1/64"),
+        ]
+
+    with hosts.inside("a"):
+        asyncio.run(story())

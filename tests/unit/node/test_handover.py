@@ -1,0 +1,426 @@
+"""The primary's addresses go from one coordinator to the next: make before break, each step with a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.handover_model import model_handover
+from tests.support.loops import run
+
+from outlive.base.clock import LoopClock
+from outlive.base.errors import Unavailable
+from outlive.base.ids import SeededIds
+from outlive.base.random import Random
+from outlive.node.handover import (
+    HOLDER_S,
+    LEAVER_S,
+    PHASES,
+    UNTAKEN_S,
+    HandoverInput,
+    HandoverStep,
+    begin_handover,
+    handover_step,
+    note_added,
+    note_removed,
+)
+from outlive.node.ports.links import NoLinks
+from outlive.node.primary import GUARD_S, Primary, role_of
+from outlive.node.primary_elector import ROLE, PrimaryElector
+from outlive.node.role_addresses import RoleAddresses
+from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
+from outlive.resources.cluster import AddressPhase, Handover
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultRecorder, FaultSet
+from outlive.store.memory import MemoryStore
+
+_replace = msgspec.structs.replace
+PLACES: dict[AddressPhase, list[tuple[str, str]]] = {
+    "upstream": [("brupstream", "192.0.2.10/24")],
+    "cluster": [("brcluster", "10.0.0.10/24"), ("brstorage", "10.1.0.10/24")],
+    "metadata": [("lo", "169.254.169.254/32")],
+    "gateways": [("vmbr10", "10.10.0.1/24"), ("vmbr20", "10.20.0.1/24")],
+}
+TOKENS = {
+    "brupstream": "upstream",
+    "brcluster": "cluster",
+    "brstorage": "storage",
+    "lo": "metadata_ip",
+    "vmbr10": "gateways:10",
+    "vmbr20": "gateways:20",
+}
+LETTERS = dict(zip(PHASES, "CDEF", strict=True))
+
+
+class Cable:
+    """Who has which address, for how long nobody had it, and for how long two hosts had it."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        self.clock = clock
+        self.have: dict[str, dict[str, float]] = {}
+        self.gap_s: dict[str, float] = {}
+        self.overlap_s: dict[str, float] = {}
+        self._free_since: dict[str, float] = {}
+        self.steps: list[tuple[str, str, str]] = []
+
+    def add(self, host: str, device: str, address: str) -> None:
+        now, hosts = self.clock.monotonic(), self.have.setdefault(address, {})
+        if not hosts and address in self._free_since:
+            self.gap_s[address] = max(self.gap_s.get(address, 0.0), now - self._free_since[address])
+        if host not in hosts:
+            hosts[host] = now
+            self.steps.append((host, "add", device))
+
+    def remove(self, host: str, device: str, address: str) -> None:
+        now, hosts = self.clock.monotonic(), self.have.setdefault(address, {})
+        if hosts.pop(host, None) is not None:
+            self.steps.append((host, "del", device))
+            others = list(hosts.values())
+            if others:
+                self.overlap_s[address] = max(self.overlap_s.get(address, 0.0), now - max(others))
+            else:
+                self._free_since[address] = now
+
+
+class CableLinks(NoLinks):
+    """One host's devices."""
+
+    def __init__(self, host: str, cable: Cable) -> None:
+        self.host, self.cable = host, cable
+        self.hangs_in: AddressPhase = ""
+
+    async def add_address(self, device: str, address: str) -> None:
+        await asyncio.sleep(0.02)
+        self.cable.add(self.host, device, address)
+
+    async def remove_address(self, device: str, address: str) -> None:
+        if self.hangs_in and device in [place[0] for place in PLACES.get(self.hangs_in, ())]:
+            await asyncio.sleep(1e9)
+        self.cable.remove(self.host, device, address)
+
+
+class NotedGuard:
+    """What the guard of a host was told; it acts once the time has passed."""
+
+    def __init__(self, links: CableLinks, clock: LoopClock) -> None:
+        self.links, self.clock = links, clock
+        self.until = 0.0
+        self.places: dict[tuple[str, str], None] = {}
+        self.former: list[tuple[str, str]] = []
+
+    async def start(self) -> None:
+        pass
+
+    async def extend(self, seconds: float) -> None:
+        self.until = self.clock.monotonic() + seconds
+
+    async def hold(self, device: str, address: str) -> None:
+        self.places[device, address] = None
+
+    async def leftovers(self) -> list[tuple[str, str]]:
+        return self.former
+
+    async def release(self, device: str, address: str) -> None:
+        self.places.pop((device, address), None)
+
+    async def close(self) -> None:
+        self.until = 0.0
+
+    async def run(self) -> None:
+        while True:
+            await self.clock.sleep(0.1)
+            if self.clock.monotonic() >= self.until:
+                for device, address in self.places:
+                    self.links.cable.remove(self.links.host, device, address)
+
+
+class NotedDuty:
+    def __init__(self, name: str, host: str, cable: Cable) -> None:
+        self.name, self.host, self.cable = name, host, cable
+        self.hangs = False
+
+    async def start(self, term: int) -> None:
+        self.cable.steps.append((self.host, "start", self.name))
+
+    async def stop(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(1e9)
+        self.cable.steps.append((self.host, "stop", self.name))
+
+
+class Hosts:
+    """Coordinators with addresses over one store."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.clock = LoopClock()
+        self.store = MemoryStore(self.clock, SeededIds(Random(1)))
+        self.cable = Cable(self.clock)
+        self.links: dict[str, CableLinks] = {}
+        self.guards: dict[str, NotedGuard] = {}
+        self.faults: dict[str, FaultSet] = {}
+        self.duties: dict[str, list[NotedDuty]] = {}
+        self.primaries: dict[str, Primary] = {}
+        self.addresses: dict[str, RoleAddresses] = {}
+        self.wanted = {phase: list(places) for phase, places in PLACES.items()}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        for number, host in enumerate(hosts):
+            links = self.links[host] = CableLinks(host, self.cable)
+            guard = self.guards[host] = NotedGuard(links, self.clock)
+            faults = self.faults[host] = FaultSet(FaultRecorder(self.store, self.clock, "daemon", host), self.clock)
+            elector = PrimaryElector(self.store, host, clock=self.clock, ids=SeededIds(Random(number + 7)))
+            self.duties[host] = [NotedDuty("api", host, self.cable), NotedDuty("dns", host, self.cable)]
+            addresses = self.addresses[host] = RoleAddresses(links, guard, lambda: self.wanted)
+            self.primaries[host] = Primary(
+                self.store,
+                host,
+                self.duties[host],
+                elector=elector,
+                faults=faults,
+                clock=self.clock,
+                addresses=addresses,
+            )
+
+    async def start(self) -> None:
+        await self.store.create(Cluster(metadata=ObjectMeta(name="default")))
+        for host in self.primaries:
+            member = MemberRecord(machine_id=host, boot_id="1", nonce="first")
+            await self.store.create(Membership(metadata=ObjectMeta(name=host), record=member))
+        for host, primary in self.primaries.items():
+            self.tasks[host] = asyncio.create_task(primary.run())
+            self.tasks[f"guard {host}"] = asyncio.create_task(self.guards[host].run())
+            await asyncio.sleep(0.1)
+        await self.clock.sleep(5)
+
+    async def record(self) -> ElectionRecord:
+        return (await self.store.get(Election, ROLE, fresh=True)).record
+
+    async def ask(self, host: str, number: str = "1") -> None:
+        cluster = await self.store.get(Cluster, "default", fresh=True)
+        request = PrimaryRequest(id=number, verb="primary", host=host)
+        await self.store.replace(_replace(cluster, spec=_replace(cluster.spec, primary=request)))
+
+    def owners(self) -> set[str]:
+        return {host for hosts in self.cable.have.values() for host in hosts}
+
+    async def end(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+
+
+def told(story: Callable[[Hosts], Any], *hosts: str) -> None:
+    async def whole() -> None:
+        played = Hosts(*(hosts or ("a", "b")))
+        await played.start()
+        await story(played)
+        await played.end()
+
+    run(whole())
+
+
+class Silent:
+    def __getattr__(self, _name: str) -> Any:
+        async def away(*_args: object, **_options: object) -> None:
+            raise Unavailable("it is away")
+
+        return away
+
+
+def test_addresses_go_one_phase_after_the_other_and_are_never_absent() -> None:
+    async def story(it: Hosts) -> None:
+        it.cable.steps.clear()
+        await it.ask("b")
+        await it.clock.sleep(8)
+        assert it.owners() == {"b"}
+        assert max(it.cable.overlap_s.values()) <= 0.1
+        assert it.cable.gap_s == {}, "no address was absent at any time"
+        record = await it.record()
+        assert (record.holder, record.phase, record.handover) == ("b", "", None)
+        assert it.faults["b"].active == ()
+
+    told(story)
+
+
+def steps_of(it: Hosts) -> list[str]:
+    """What was done, in the words of the model; both sides of a phase sorted as the model has them."""
+    words = []
+    letters = {place[0]: LETTERS[phase] for phase, places in PLACES.items() for place in places}
+    for host, verb, what in it.cable.steps:
+        if what in ("dns", "api"):
+            words.append(f"{'B' if verb == 'stop' else 'G'}:{host}:{verb}_{what}")
+        else:
+            words.append(f"{letters[what]}:{host}:{verb}_{TOKENS[what]}")
+    return words
+
+
+@settings(max_examples=12)
+@given(st.sampled_from([None, "B", "C", "D", "E", "F"]))
+def test_the_hand_over_does_what_the_model_does(stalls_in: str | None) -> None:
+    async def story(it: Hosts) -> None:
+        it.cable.steps.clear()
+        if stalls_in == "B":
+            for duty in it.duties["a"]:
+                duty.hangs = True
+        elif stalls_in is not None:
+            it.links["a"].hangs_in = next(phase for phase, letter in LETTERS.items() if letter == stalls_in)
+        await it.ask("b")
+        timeouts: list[str] = []
+        for _ in range(1900):
+            await it.clock.sleep(0.01)
+            handover = (await it.record()).handover
+            if handover is not None and handover.overtaken and not timeouts:
+                timeouts.append("CDEFG"[PHASES.index(handover.added) + 1 if handover.added else 0])
+        done = steps_of(it)
+        model = model_handover("b", ("a", "run"), [(10, "managed"), (20, "managed")], leaver_stalls_in=stalls_in)
+        kept = ("dns", "api", "upstream", "cluster", "storage", "metadata_ip", "gateways")
+        wanted = [one for one in model.steps if one.rpartition("_")[2].split(":")[0] in kept or "metadata_ip" in one]
+        wanted = [one for one in wanted if "_metadata" not in one or "metadata_ip" in one]
+        of_b = [one for one in done if one.split(":")[1] == "b"]
+        assert of_b == [one for one in wanted if one.split(":")[1] == "b"]
+        before_stall = [one for one in wanted if one.split(":")[1] == "a"]
+        of_a = [one for one in done if one.split(":")[1] == "a"]
+        assert of_a[: len(before_stall)] == before_stall
+        for phase in "CDEF":  # make before break
+            own, others = (
+                [done.index(one) for one in done if one.startswith(f"{phase}:b")],
+                [done.index(one) for one in of_a if one.startswith(f"{phase}:a") and one in before_stall],
+            )
+            assert not others or max(own) < min(others)
+        # the model's candidate also waits in B, where it has nothing to do
+        assert timeouts == [one for one in model.timeouts if one != "B"]
+        stalled = [one for one in it.faults["b"].active if one.code == FaultCode.PRIMARY_STALLED]
+        assert bool(stalled) == bool(model.timeouts)
+        assert (await it.record()).phase == ""
+        assert model.final["b"] == role_of("b", "coordinator", await it.record())
+
+    told(story)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_leaver_that_hangs_loses_its_addresses_by_its_guard(phase: AddressPhase) -> None:
+    async def story(it: Hosts) -> None:
+        it.links["a"].hangs_in = phase
+        await it.ask("b")
+        began = it.clock.monotonic()
+        while (await it.record()).holder != "b":
+            await it.clock.sleep(0.05)
+            assert it.clock.monotonic() < began + 5
+        await it.clock.sleep(GUARD_S + 0.5)
+        assert it.owners() == {"b"}
+        assert [one.code for one in it.faults["b"].active] == [FaultCode.PRIMARY_STALLED]
+
+    told(story)
+
+
+def test_a_primary_that_loses_the_store_drops_addresses_before_another_adds_them() -> None:
+    async def story(it: Hosts) -> None:
+        it.cable.steps.clear()
+        it.primaries["a"].elector._store = Silent()
+        it.duties["a"][1].hangs = True
+        await it.clock.sleep(9.4)
+        assert it.owners() == set(), "and it does not wait for its other duties"
+        await it.clock.sleep(8)
+        assert it.owners() == {"b"}
+        assert it.cable.overlap_s == {}
+
+    told(story)
+
+
+def test_a_primary_whose_daemon_stands_still_loses_its_addresses_by_its_guard() -> None:
+    async def story(it: Hosts) -> None:
+        it.tasks["a"].cancel()
+        it.primaries["a"]._addresses = None  # a process that stands still does nothing more
+        it.primaries["a"].elector.withdrawn = True
+        it.primaries["a"].elector._store = Silent()
+        await it.clock.sleep(9.6)
+        assert it.owners() == set()
+        await it.clock.sleep(8)
+        assert it.owners() == {"b"}
+
+    told(story)
+
+
+def test_a_host_that_is_not_fit_gives_the_role_up() -> None:
+    async def story(it: Hosts) -> None:
+        it.primaries["a"].elector.may_stand = lambda: False
+        await it.clock.sleep(6)
+        assert it.owners() <= {"b"}
+        await it.clock.sleep(8)
+        assert (it.owners(), (await it.record()).holder) == ({"b"}, "b")
+
+    told(story)
+
+
+def test_addresses_that_a_former_run_left_are_removed() -> None:
+    async def whole() -> None:
+        it = Hosts("a", "b")
+        it.cable.add("b", "vmbr10", "10.10.0.1/24")
+        it.guards["b"].former = [("vmbr10", "10.10.0.1/24")]
+        await it.start()
+        assert it.owners() == {"a"}
+        await it.end()
+
+    run(whole())
+
+
+def test_a_gateway_that_changes_goes_first_and_comes_then_and_a_new_network_gets_its_own_within_2_s() -> None:
+    async def story(it: Hosts) -> None:
+        it.cable.steps.clear()
+        it.wanted["gateways"] = [("vmbr10", "10.10.0.254/24"), *PLACES["gateways"][1:], ("vmbr30", "10.30.0.1/24")]
+        await it.clock.sleep(2)
+        assert [one[:2] for one in it.cable.steps] == [("a", "del"), ("a", "add"), ("a", "add")]
+        assert it.cable.have["10.30.0.1/24"].keys() == {"a"}
+
+    told(story)
+
+
+def test_a_host_that_resigns_hands_its_addresses_over() -> None:
+    async def story(it: Hosts) -> None:
+        await it.primaries["a"].resign()
+        assert it.owners() == {"b"}
+        assert max(it.cable.overlap_s.values()) <= 0.1
+        assert it.cable.gap_s == {}
+
+    told(story)
+
+
+# Steps, one by one
+
+
+def see(host: str, record: ElectionRecord, waited_s: float = 0.0, *, going: bool = False) -> HandoverStep:
+    return handover_step(HandoverInput(host=host, record=record, waited_s=waited_s, going=going))
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 60), st.booleans(), st.booleans())
+def test_no_side_waits_for_ever_and_none_removes_what_is_nowhere_else_before_its_limit(
+    added: int, removed: int, waited_s: float, taken: bool, going: bool
+) -> None:
+    names: tuple[AddressPhase, ...] = ("", *PHASES)
+    handover = Handover(leaver="a", added=names[added], removed=names[removed])
+    record = ElectionRecord(holder="b" if taken else "", previous="a", handover=handover)
+    leaver = see("a", record, waited_s, going=going)
+    if leaver.do == "remove" and added <= removed < len(PHASES):
+        assert waited_s >= (LEAVER_S if taken or going else UNTAKEN_S)
+    if waited_s >= UNTAKEN_S:
+        assert leaver.do != "wait"
+    if taken:
+        holder = see("b", record, waited_s)
+        assert holder.do != "add" or removed >= added, "one phase after the other"
+        assert holder.do != "wait" or waited_s < HOLDER_S
+
+
+def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> None:
+    gone = ElectionRecord(previous="a", handover=Handover(leaver="a"))
+    assert begin_handover(gone, "b") == Handover(leaver="a")
+    assert begin_handover(gone, "a") is None
+    held = ElectionRecord(holder="a", phase="relinquish")
+    assert begin_handover(held, "b") == Handover(leaver="a", overtaken=True)
+    assert begin_handover(ElectionRecord(), "b") is None
+    assert note_added(gone, "upstream") == Handover(leaver="a", added="upstream")
+    assert note_removed(gone, "b", "upstream") is None
+    assert see("c", gone) == HandoverStep(do="remove", why="another coordinator has the role")

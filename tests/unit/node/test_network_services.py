@@ -1,0 +1,366 @@
+"""What services of managed networks read, made from their specs: arguments, rules, zones, answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.loops import run
+
+from outlive.base.errors import BadInput, Refused
+from outlive.node.services.dhcp import (
+    DhcpFiles,
+    Lease,
+    LeaseChange,
+    count_free,
+    dhcp_arguments,
+    lease_lines,
+    merge_changes,
+    needs_restart,
+    reservation_files,
+)
+from outlive.node.services.firewall import check_rule, render_firewall
+from outlive.node.services.firewall_keeper import FirewallKeeper
+from outlive.node.services.metadata import BANNER, MetadataVm, answer_metadata
+from outlive.node.services.role_places import role_places
+from outlive.node.services.served_networks import ServedNetwork, view_network, view_networks
+from outlive.node.services.zones import SERIALS_OF_TERM, ZoneRecord, ZoneState, plan_zone
+from outlive.resources import ObjectMeta, VirtualNetwork
+from outlive.resources.cluster import SystemNetwork
+from outlive.resources.networks import DhcpRange, DhcpReservation, FirewallRule, Subnet, VirtualNetworkSpec
+
+FILES = DhcpFiles(hosts="/h", script="/s")
+V4 = Subnet(cidr="10.8.0.0/24", gateway="10.8.0.1", dhcp=DhcpRange(start="10.8.0.10", end="10.8.0.12"))
+V6 = Subnet(cidr="fd00:8::/64", dhcp=DhcpRange())
+_replace = msgspec.structs.replace
+
+
+def network(name: str = "blue", vni: int = 8, **changes: Any) -> VirtualNetwork:
+    spec: dict[str, Any] = {"type": "managed", "vni": vni, "subnets": (V4,), **changes}
+    return VirtualNetwork(metadata=ObjectMeta(name=name), spec=VirtualNetworkSpec(**spec))
+
+
+def served(**changes: Any) -> ServedNetwork:
+    return view_network(network(**changes))
+
+
+# DHCP
+
+
+def test_a_server_listens_on_its_gateways_alone_and_names_no_interface() -> None:
+    arguments = dhcp_arguments(served(subnets=(V4, V6)), FILES)
+    assert "--bind-interfaces" in arguments
+    assert [one for one in arguments if one.startswith("--listen-address")] == [
+        "--listen-address=10.8.0.1",
+        "--listen-address=fd00:8::1",
+    ]
+    assert not [one for one in arguments if one.startswith(("--interface", "-i"))]
+
+
+@pytest.mark.parametrize(
+    ("subnets", "ranges"),
+    [
+        ((V4,), ["10.8.0.10,10.8.0.12,255.255.255.0,48h"]),
+        ((V4, V6), ["10.8.0.10,10.8.0.12,255.255.255.0,48h", "fd00:8::,ra-stateless,ra-names,64,24h"]),
+        ((V6,), ["fd00:8::2,fd00:8::ffff:ffff:ffff:ffff,64,24h"]),
+        ((_replace(V4, dhcp=None), V6), ["fd00:8::,ra-stateless,ra-names,64,24h"]),
+        ((_replace(V4, dhcp=None),), []),
+    ],
+)
+def test_ranges_are_those_of_the_families_that_have_dhcp(subnets: tuple[Subnet, ...], ranges: list[str]) -> None:
+    arguments = dhcp_arguments(served(subnets=subnets), FILES)
+    assert [one.partition("=")[2] for one in arguments if one.startswith("--dhcp-range")] == ranges
+
+
+@pytest.mark.parametrize(
+    ("changes", "restarts"),
+    [
+        ({"domain": "blue.example"}, True),
+        ({"subnets": (_replace(V4, gateway="10.8.0.2"),)}, True),
+        ({"subnets": (V4, V6)}, True),
+        ({"reservations": (DhcpReservation(mac="02:00:00:00:00:01", address="10.8.0.5"),)}, False),
+        ({"name_servers": ("ns1.example",)}, False),
+        ({"rules": (FirewallRule(name="x", direction="in", rule="drop"),)}, False),
+    ],
+)
+def test_only_what_a_server_reads_at_its_start_restarts_it(changes: dict[str, Any], restarts: bool) -> None:
+    assert needs_restart(served(), served(**changes)) is restarts
+
+
+def test_reservations_are_one_file_for_each_interface() -> None:
+    kept = (
+        DhcpReservation(mac="02:00:00:00:00:0A", address="10.8.0.5", hostname="web"),
+        DhcpReservation(mac="02-00-00-00-00-0b", address="fd00:8::5"),
+    )
+    assert reservation_files(served(subnets=(V4, V6), reservations=kept)) == {
+        "02-00-00-00-00-0a": "02:00:00:00:00:0a,10.8.0.5,web\n",
+        "02-00-00-00-00-0b": "02:00:00:00:00:0b,[fd00:8::5]\n",
+    }
+
+
+def test_leases_are_printed_as_the_server_reads_them() -> None:
+    leases = [
+        Lease(address="10.8.0.12", mac="02:00:00:00:00:02", expires=7),
+        Lease(address="10.8.0.2", mac="02:00:00:00:00:01", hostname="one", client_id="01:02", expires=9),
+        Lease(address="fd00:8::9", mac="02:00:00:00:00:03"),
+    ]
+    assert lease_lines(leases) == "9 02:00:00:00:00:01 10.8.0.2 one 01:02\n7 02:00:00:00:00:02 10.8.0.12 * *\n"
+
+
+def change(action: str, mac: str, address: str, expires: int, hostname: str = "") -> LeaseChange:
+    return LeaseChange(vni=8, action=action, lease=Lease(address=address, mac=mac, expires=expires, hostname=hostname))
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        ({}, [change("add", "a", "1", 5)], {"a": ("1", 5)}),
+        ({"a": ("1", 5)}, [change("old", "a", "1", 9)], {"a": ("1", 9)}),
+        ({"a": ("1", 5)}, [change("del", "a", "1", 5)], {}),
+        ({"a": ("1", 5)}, [change("add", "b", "1", 9)], {"b": ("1", 9)}),
+        ({"a": ("1", 9)}, [change("add", "b", "1", 5)], {"a": ("1", 9)}),
+        ({"a": ("1", 9)}, [change("del", "a", "1", 5)], {"a": ("1", 9)}),
+        ({"a": ("1", 9)}, [change("old", "a", "1", 0)], {"a": ("1", 0)}),
+        ({"a": ("1", 9)}, [change("del", "a", "2", 9)], {"a": ("1", 9)}),
+    ],
+)
+def test_changes_are_merged_and_older_ones_change_nothing(
+    before: dict[str, tuple[str, int]], changes: list[LeaseChange], after: dict[str, tuple[str, int]]
+) -> None:
+    leases = {mac: Lease(address=address, mac=mac, expires=end) for mac, (address, end) in before.items()}
+    assert {mac: (one.address, one.expires) for mac, one in merge_changes(leases, changes).items()} == after
+
+
+changes_of_leases = st.lists(
+    st.builds(
+        change,
+        st.sampled_from(("add", "old", "del")),
+        st.sampled_from("abc"),
+        st.sampled_from("123"),
+        st.integers(0, 9),
+    )
+)
+
+
+@given(changes_of_leases)
+def test_no_address_belongs_to_two_interfaces_and_a_spool_that_is_read_twice_changes_nothing(
+    changes: list[LeaseChange],
+) -> None:
+    merged = merge_changes({}, changes)
+    assert len({one.address for one in merged.values()}) == len(merged)
+    if not any(one.action == "del" for one in changes) and len({one.lease.expires for one in changes}) == len(changes):
+        assert merge_changes(merged, changes[-1:]) == merged or changes[-1].lease.mac not in merged
+
+
+def test_a_range_is_full_once_every_address_is_leased_or_reserved() -> None:
+    kept = DhcpReservation(mac="02:00:00:00:00:01", address="10.8.0.10")
+    view = served(reservations=(kept,))
+    assert count_free(view, []) == 2
+    assert count_free(view, [Lease(address="10.8.0.10"), Lease(address="10.8.0.11")]) == 1
+    assert count_free(view, [Lease(address="10.8.0.12"), Lease(address="10.8.0.11")]) == 0
+    assert count_free(served(subnets=(V6,)), []) is None
+
+
+# What makes no sense
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"subnets": (_replace(V4, cidr="10.8.0.1/24"),)}, "subnets[0].cidr"),
+        ({"subnets": (_replace(V4, gateway="10.9.0.1"),)}, "subnets[0].gateway"),
+        ({"subnets": (_replace(V4, gateway=""),)}, "subnets[0].gateway"),
+        ({"subnets": (_replace(V4, dhcp=DhcpRange(start="10.8.0.9", end="10.8.0.8")),)}, "subnets[0].dhcp"),
+        ({"subnets": (_replace(V4, dhcp=DhcpRange(start="10.7.0.9", end="10.8.0.9")),)}, "subnets[0].dhcp"),
+        ({"subnets": (_replace(V4, dhcp=DhcpRange()),)}, "subnets[0].dhcp.start"),
+        ({"subnets": (_replace(V6, cidr="fd00::/48"),)}, "subnets[0].cidr"),
+        ({"subnets": (V4, V4)}, "subnets[1]"),
+        ({"domain": "a b"}, "spec.domain"),
+        ({"name_servers": ("x y",)}, "spec.nameServers"),
+        ({"vni": 0}, "VirtualNetwork/blue"),
+        ({"reservations": (DhcpReservation(mac="02:00:00:00:00:01", address="10.9.0.1"),)}, "reservations[0]"),
+        ({"reservations": (DhcpReservation(mac="x\ny", address="10.8.0.5"),)}, "reservations[0]"),
+        (
+            {"reservations": (DhcpReservation(mac="02:00:00:00:00:01", address="10.8.0.5", hostname="a,b"),)},
+            "reservations[0].hostname",
+        ),
+    ],
+)
+def test_a_network_that_makes_no_sense_is_refused_with_the_field(changes: dict[str, Any], place: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        view_network(network(**changes))
+    assert place in refused.value.place
+    assert refused.value.remedy
+
+
+def test_other_networks_are_served_and_of_two_with_one_vni_or_domain_the_first() -> None:
+    found, refused = view_networks(
+        [
+            network("blue", 8),
+            network("copy", 8, domain="copy.example"),
+            network("name", 9, domain="blue.local"),
+            network("odd", 10, domain="a b"),
+            network("red", 11),
+            network("other", 12, type="bridged"),
+        ]
+    )
+    assert list(found) == ["blue", "red"]
+    assert refused.keys() == {"copy", "name", "odd"}
+    assert "blue" in refused["copy"]
+
+
+# Firewall
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "accept }",
+        "} chain x {",
+        "accept; drop",
+        "accept\ndrop",
+        'comment "a" "b',
+        "jump vmbr9-in",
+        'include "/etc/passwd"',
+        "goto x",
+        "",
+        " ",
+        "accept # all",
+    ],
+)
+def test_a_text_that_is_more_than_one_rule_is_refused(rule: str) -> None:
+    with pytest.raises(BadInput):
+        check_rule(rule, "x")
+
+
+def test_rules_stand_in_their_order_and_each_direction_is_judged_by_itself() -> None:
+    rules = (
+        FirewallRule(name="ten", direction="in", order=10, rule="tcp dport { 22, 80 } accept"),
+        FirewallRule(name="two", direction="in", order=2, rule='ip saddr 10.0.0.1 accept comment "a; b"'),
+        FirewallRule(name="also two", direction="in", order=2, rule="ct state established accept"),
+        FirewallRule(name="out", direction="out", rule="drop"),
+    )
+    document = render_firewall([served(subnets=(V4, V6), rules=rules)])
+    inward = document.partition("chain vmbr8-in {")[2].partition("  }\n")[0].split("\n    ")[1:]
+    assert [one.strip() for one in inward] == [rules[2].rule, rules[1].rule, rules[0].rule]
+    assert document.index("delete table inet outlive_networks") < document.index("chain")
+    assert "ip daddr 10.8.0.0/24 jump vmbr8-in" in document
+    assert "ip6 saddr fd00:8::/64 jump vmbr8-out" in document
+    assert document.count("hook forward") == 2
+    assert "flush ruleset" not in document
+
+
+class PickyFirewall:
+    """Takes no document with a word."""
+
+    def __init__(self) -> None:
+        self.loaded = ""
+
+    async def load(self, document: str) -> None:
+        await self.check(document)
+        self.loaded = document
+
+    async def check(self, document: str) -> None:
+        if "nonsense" in document:
+            raise Refused("syntax error")
+
+
+def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_get_theirs() -> None:
+    def named(name: str, vni: int, rule: str) -> ServedNetwork:
+        subnet = _replace(V4, cidr=f"10.{vni}.0.0/24", gateway=f"10.{vni}.0.1", dhcp=None)
+        rules = (FirewallRule(name="r", direction="in", rule=rule),)
+        return view_network(network(name, vni, subnets=(subnet,), rules=rules))
+
+    async def story() -> None:
+        port = PickyFirewall()
+        keeper = FirewallKeeper(port)
+        await keeper.apply({"blue": named("blue", 8, "tcp dport 1 accept")})
+        await keeper.apply(
+            {
+                "blue": named("blue", 8, "nonsense"),
+                "green": named("green", 9, "tcp dport 2 accept"),
+                "red": named("red", 10, "nonsense"),
+            }
+        )
+        assert keeper.refused.keys() == {"blue", "red"}
+        assert "tcp dport 1 accept" in port.loaded
+        assert "tcp dport 2 accept" in port.loaded
+        assert "drop" in port.loaded.partition("chain vmbr10-in {")[2].partition("}")[0]
+        await keeper.apply({"blue": named("blue", 8, "tcp dport 3 accept")})
+        assert keeper.refused == {}
+        assert "tcp dport 3 accept" in port.loaded
+
+    run(story())
+
+
+# Names
+
+
+def test_a_zone_gets_the_difference_and_a_higher_serial() -> None:
+    view = served(name_servers=("ns1.example",))
+    first = plan_zone(view, ZoneState(), None, default_server="ns.example", term=3)
+    assert first is not None
+    assert first.soa.content == f"ns1.example hostmaster.blue.local {3 * SERIALS_OF_TERM + 1} 10800 1800 86400 86400"
+    have = ZoneState(3 * SERIALS_OF_TERM + 1, first.soa.content, frozenset(first.add))
+    assert plan_zone(view, have, None, default_server="ns.example", term=3) is None
+    guest = ZoneRecord("one.blue.local", "A", "10.8.0.10", 600)
+    apex = ZoneRecord("blue.local", "NS", "ns.blue.local", 600)
+    foreign = ZoneRecord("x.example", "A", "10.8.0.10", 600)
+    second = plan_zone(view, have, [apex, guest, foreign], default_server="ns.example", term=3)
+    assert second is not None
+    assert (second.add, second.remove) == ((guest,), ())
+    assert second.soa.content.split()[2] == str(3 * SERIALS_OF_TERM + 2)
+    have = ZoneState(have.serial + 1, second.soa.content, have.records | {guest})
+    third = plan_zone(view, have, [], default_server="ns.example", term=4)
+    assert third is not None
+    assert (third.remove, third.soa.content.split()[2]) == ((guest,), str(4 * SERIALS_OF_TERM + 1))
+    assert plan_zone(view, have, None, default_server="ns.example", term=4) is None, "no transfer changes no name"
+
+
+@given(st.integers(0, 2**31), st.integers(1, 30_000))
+def test_serials_rise(serial: int, term: int) -> None:
+    change = plan_zone(served(), ZoneState(serial), [], default_server="ns.example", term=term)
+    assert change is not None
+    assert int(change.soa.content.split()[2]) > serial
+
+
+# Metadata
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "answer"),
+    [
+        ("/", False, (200, BANNER)),
+        ("/latest/meta-data/", True, (200, "instance-id\nname\nprofile\n")),
+        ("/2009-04-04/meta-data/instance-id", True, (200, "u-1")),
+        ("/latest/meta-data/name", True, (200, "vm-1")),
+        ("/latest/meta-data/profile", True, (200, "small")),
+        ("/latest/user-data", True, (200, "#!")),
+        ("/latest/meta-data/name", False, (404, "")),
+        ("/latest/user-data", False, (404, "")),
+        ("/latest/meta-data/other", True, (404, "")),
+        ("/latest", True, (404, "")),
+    ],
+)
+def test_metadata_is_given_to_those_who_are_known(path: str, known: bool, answer: tuple[int, str]) -> None:
+    vm = MetadataVm(instance_id="u-1", name="vm-1", profile="small", user_data="#!") if known else None
+    found = answer_metadata(path, vm)
+    assert (found.status, found.text) == answer
+
+
+def test_floating_addresses_are_on_the_bridge_that_the_host_uses_for_the_network() -> None:
+    systems = {
+        "upstream": SystemNetwork(cidr="192.0.2.0/24", floating="192.0.2.10"),
+        "cluster": SystemNetwork(cidr="10.0.0.0/16", floating="10.0.0.10"),
+        "storage": SystemNetwork(cidr="10.1.0.0/16", floating="10.1.0.10"),
+    }
+    bridge_of = {"upstream": "brcluster", "cluster": "brcluster"}
+    assert role_places(systems, bridge_of, [served(subnets=(V4, V6))]) == {  # type: ignore[arg-type]
+        "upstream": [("brcluster", "192.0.2.10/24")],
+        "cluster": [("brcluster", "10.0.0.10/16")],
+        "metadata": [("lo", "169.254.169.254/32")],
+        "gateways": [("vmbr8", "10.8.0.1/24"), ("vmbr8", "fd00:8::1/64")],
+    }
