@@ -24,6 +24,7 @@ PARTS = (
     "store",
     "kubernetes",
     "zookeeper",
+    "schema",
     "runtime",
     "placement",
     "commitments",

@@ -35,7 +35,7 @@ from outlive.store.schema.documents import latest_version
 from outlive.store.schema.state import MoveUndone, SchemaState
 from outlive.store.schema.storage import SchemaStorage
 
-LOOK_S: Final = 5.0
+LOOK_S: Final = 2.0
 """How often it is looked."""
 SOON_S: Final = 0.2
 """The pause after a step that was done, and before a change is tried again whose store did not answer."""
