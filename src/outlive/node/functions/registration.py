@@ -6,7 +6,7 @@ in a guest already (docs/reference/node-decisions.md#sriovsync). Pure.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ class RegisteredFunction(msgspec.Struct, frozen=True, kw_only=True):
 class RegisteredFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """What is registered, by name."""
 
-    pf: dict[str, dict[str, object]] = {}
+    pf: dict[str, dict[str, Any]] = {}
     vf: dict[str, RegisteredFunction] = {}
 
 
