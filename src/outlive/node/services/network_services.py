@@ -8,8 +8,9 @@ network, and holds up no other (docs/operating/network-services.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -21,12 +22,13 @@ from outlive.node.ports.services import ServicePorts
 from outlive.node.services.dhcp import count_free
 from outlive.node.services.firewall_keeper import FirewallKeeper
 from outlive.node.services.lease_store import LeaseStore
-from outlive.node.services.metadata import USER_DATA, MetadataAnswer, MetadataVm, answer_metadata
+from outlive.node.services.metadata import MetadataAnswer, MetadataVm, answer_metadata
 from outlive.node.services.served_networks import ServedNetwork, view_networks
 from outlive.node.services.zones import plan_zone
 from outlive.resources import DhcpLease, ObjectRef, VirtualMachine, VirtualNetwork
 from outlive.resources.definitions import definition_uuid
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import USER_DATA
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -190,7 +192,7 @@ class NetworkServices:
             await self._ports.dhcp.wait_changed(LOOK_S)
             await self._tried("leases", self._leases.read_spool)
             networks = {one.vni: name for name, one in self.view()[0].items()}
-            await self._tried("leases", lambda networks=networks: self._leases.write(networks))  # type: ignore[misc]
+            await self._tried("leases", partial(self._leases.write, networks))
             if self._clock.monotonic() - dropped_at >= DROP_S:
                 dropped_at = self._clock.monotonic()
                 await self._leases.drop_ended(networks)
@@ -203,7 +205,7 @@ class NetworkServices:
         while True:
             wanted = tuple(sorted(self._names.addresses()))
             if wanted and (wanted != addresses or not self._names_run):
-                self._names_run = await self._tried("names", lambda: self._ports.names.start(wanted))  # noqa: B023
+                self._names_run = await self._tried("names", partial(self._ports.names.start, wanted))
                 addresses = wanted
                 transfer_at = self._clock.monotonic() + ZONES_FIRST_S
                 await self._tried("zones", self._register_zones)
@@ -226,7 +228,7 @@ class NetworkServices:
 
         async def transfer(network: ServedNetwork) -> None:
             async with turns:
-                await self._tried("zones", lambda: self._change_zone(network, transfer=network.serves_dhcp))
+                await self._tried("zones", partial(self._change_zone, network, transfer=network.serves_dhcp))
 
         async with OrderedTaskGroup() as group:
             for network in networks.values():
@@ -314,10 +316,10 @@ class NetworkServices:
         shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" * (len(names) > NAMES_SHOWN))
         self._faults.activate(code, self._subject, networks=shown, why=why[names[0]])
 
-    async def _tried(self, what: str, work: Callable[[], object]) -> bool:
+    async def _tried(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Do it; an error is told by the log, and the next look tries again."""
         try:
-            await work()  # type: ignore[misc]
+            await work()
         except (OutliveError, OSError) as error:
             _log.warning("services.failed", what=what, why=str(error))
             if what == "names":
