@@ -43,6 +43,8 @@ ZONES_FIRST_S: Final = 5.0
 """From the start of the name server to the first transfers."""
 ZONES_S: Final = 10.0
 """How often every zone is transferred."""
+ZONES_CHANGED_S: Final = 1.0
+"""From a change of a network, which may start its server again, to the next transfers."""
 TRANSFERS_AT_ONCE: Final = 16
 DROP_S: Final = 300.0
 """How often leases that have ended are deleted."""
@@ -100,13 +102,15 @@ class NetworkServices:
         self._faults = faults
         self._clock = clock
         self._subject = ObjectRef(kind="Hypervisor", name=host)
-        self._changed, self._rules_changed = asyncio.Event(), asyncio.Event()
+        self._changed, self._rules_changed, self._zones_changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._term = 0
         self._task: asyncio.Task[None] | None = None
         self._served: dict[str, ServedNetwork] = {}
         self._vms: tuple[float, dict[str, MetadataVm]] | None = None
         self._listing = asyncio.Lock()
         self._names_run = False
+        self._names_why = ""
+        """Why the name server could not be started; empty: it was, or need not be."""
         self._view: tuple[dict[str, ServedNetwork], dict[str, str]] | None = None
         networks.subscribe(self._notice)
 
@@ -114,6 +118,7 @@ class NetworkServices:
         self._view = None
         self._changed.set()
         self._rules_changed.set()
+        self._zones_changed.set()
 
     async def run(self) -> None:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
@@ -147,7 +152,7 @@ class NetworkServices:
             task.cancel()
             await asyncio.wait((task,))
         self._ports.dhcp.close()
-        self._names_run = False
+        self._names_run, self._names_why = False, ""
         try:
             async with OrderedTaskGroup() as group:
                 group.create_task(self._ports.names.stop())
@@ -203,16 +208,31 @@ class NetworkServices:
         addresses: tuple[str, ...] = ()
         transfer_at = 0.0
         while True:
+            changed = self._zones_changed.is_set()
+            self._zones_changed.clear()
             wanted = tuple(sorted(self._names.addresses()))
             if wanted and (wanted != addresses or not self._names_run):
-                self._names_run = await self._tried("names", partial(self._ports.names.start, wanted))
+                self._names_run = await self._start_names(wanted)
                 addresses = wanted
                 transfer_at = self._clock.monotonic() + ZONES_FIRST_S
                 await self._tried("zones", self._register_zones)
+            elif changed and self._names_run:
+                await self._tried("zones", self._register_zones)
+                transfer_at = min(transfer_at, self._clock.monotonic() + ZONES_CHANGED_S)
             if self._names_run and self._clock.monotonic() >= transfer_at:
                 transfer_at = self._clock.monotonic() + ZONES_S
                 await self._tried("zones", self._transfer_zones)
-            await self._clock.sleep(LOOK_S)
+            await set_within(self._zones_changed, LOOK_S)
+
+    async def _start_names(self, addresses: Sequence[str]) -> bool:
+        try:
+            await self._ports.names.start(addresses)
+        except (OutliveError, OSError) as error:
+            _log.warning("services.failed", what="names", why=str(error))
+            self._names_why = str(error)
+        else:
+            self._names_why = ""
+        return not self._names_why
 
     async def _register_zones(self) -> None:
         """Have every zone at once, with the names that are known from before."""
@@ -304,7 +324,7 @@ class NetworkServices:
             if count_free(network, self._leases.of_network(name, network.vni).values()) == 0 and network.v4 is not None:
                 full[name] = f"{network.v4.start} to {network.v4.end} is given away"
         self._say(FaultCode.DHCP_RANGE_FULL, full)
-        why = self._ports.names.failure()
+        why = self._names_why or self._ports.names.failure()
         self._say(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
         self._say(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
 
@@ -322,7 +342,5 @@ class NetworkServices:
             await work()
         except (OutliveError, OSError) as error:
             _log.warning("services.failed", what=what, why=str(error))
-            if what == "names":
-                self._say(FaultCode.NAME_SERVER_FAILED, {"all": str(error)})
             return False
         return True
