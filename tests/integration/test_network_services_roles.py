@@ -16,6 +16,7 @@ from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.node.primary_elector import ROLE
 from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.gauges import service_metrics
 from outlive.node.services.network_services import NameSettings, NetworkServices
 from outlive.resources import (
     HOST_LABEL,
@@ -104,6 +105,20 @@ def test_the_primary_answers_guests_of_other_hosts_and_writes_leases_with_the_ri
                     return len([one async for one in list_all(behind, DhcpLease)]) == 2
 
                 await until(stored)
+                values = {
+                    (family.name, *sample.labels.values()): sample.value
+                    for family in service_metrics(None, services)
+                    for sample in family.samples
+                }
+                assert values == {
+                    ("node_role_addresses",): 0,
+                    ("node_role_addresses_failed",): 0,
+                    ("node_dhcp_leases", "blue"): 2,
+                    ("node_dhcp_free_addresses", "blue"): 9,
+                    ("node_network_services_failed", "dhcp"): 0,
+                    ("node_network_services_failed", "metadata"): 0,
+                    ("node_network_services_failed", "names"): 0,
+                }
                 answers = [
                     (await metadata.ask("vmbr10", f"10.10.0.10{number}", path)).text
                     for number in (1, 2)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from outlive.base.clock import Clock
 from outlive.base.deadline import deadline, set_within
-from outlive.base.errors import NotFound, OutliveError, Refused
+from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.node.handover import (
     HANDOVER_STEP,
@@ -31,16 +31,13 @@ from outlive.node.handover import (
     note_added,
     note_removed,
 )
-from outlive.node.operator import change_cluster
 from outlive.node.primary_elector import ROLE, STALL_S, Next, PrimaryElector, answer_request
-from outlive.node.requests import NodeRequestCode, NodeRequestInput, RequestedNode, node_request
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import (
     Cluster,
     Election,
     ElectionRecord,
     Fault,
-    Hypervisor,
     Membership,
     ObjectRef,
     PrimaryRequest,
@@ -484,57 +481,3 @@ class Primary:
                 why = str(error) or f"no end within {DUTY_S:g} s"
                 _log.error("primary.duty_not_stopped", host=self._host, duty=duty.name, error=why)
                 self._faults.activate(FaultCode.PRIMARY_DUTY, subject, what=f"stop {duty.name}", why=why)
-
-
-# Asking for it
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How a request was answered; ``id`` is empty where nothing is to be done."""
-
-    id: str
-    text: str
-
-
-async def request_primary(
-    store: Store, clock: Clock, request_id: str, verb: Literal["primary", "secondary"], host: str
-) -> Asked:
-    """Ask for the role to be handed over, or given up. ``NotFound``, ``Refused``."""
-    found, election = await read(store, Hypervisor, host), await read(store, Election, ROLE)
-    node = None
-    if found is not None:
-        member = await read(store, Membership, host)
-        node = RequestedNode(
-            name=host,
-            mode=found.spec.mode,
-            daemon_state="run" if member is not None and member.record.state == "Held" else "stop",
-            router_state=role_of(host, found.spec.mode, election.record if election is not None else ElectionRecord()),
-            domain_state=found.status.domain_state,
-        )
-    result = node_request(NodeRequestInput(request=verb, node=node))
-    match result.code:
-        case NodeRequestCode.UNKNOWN_NODE:
-            raise NotFound(f"there is no host {host!r}", remedy="see outlive get hosts")
-        case NodeRequestCode.NOT_COORDINATOR:
-            raise Refused(f"{host} is no coordinator", remedy=f"outlive host promote {host}, and join it as one")
-        case NodeRequestCode.NOT_ACTIVE:
-            raise Refused(f"the daemon of {host} does not run", remedy="start it first")
-        case NodeRequestCode.ALREADY:
-            return Asked("", f"{host} is {verb} already")
-    await change_cluster(store, clock, primary=PrimaryRequest(id=request_id, verb=verb, host=host))
-    return Asked(request_id, f"{host}: {verb} is requested")
-
-
-async def primary_is_settled(store: Store, request_id: str) -> str | None:
-    """Who is primary once the request was answered and the hand-over is done; ``None`` before."""
-    election = await read(store, Election, ROLE)
-    record = election.record if election is not None else ElectionRecord()
-    return record.holder if record.answered == request_id and record.holder and not record.phase else None
-
-
-def role_of(host: str, mode: str, record: ElectionRecord) -> str:
-    """A host's part in it: ``client``, ``secondary``, ``takeover``, ``primary`` or ``relinquish``."""
-    if mode != "coordinator":
-        return "client"
-    return (record.phase or "primary") if record.holder == host else "secondary"

@@ -66,6 +66,16 @@ class NameSettings:
     """Name server of zones whose network names none."""
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkUsage:
+    """How far the addresses of a network are given away."""
+
+    network: str
+    leases: int
+    free: int | None
+    """Of the IPv4 range; ``None``: it has none."""
+
+
 class NetworkServices:
     """See the module. ``networks``: a cache that somebody else keeps; ``has_gateways``: whether this host has the
     gateways of a network, without which its server cannot start."""
@@ -317,12 +327,29 @@ class NetworkServices:
 
     # Telling
 
+    def usages(self) -> list[NetworkUsage]:
+        """Of every network that is served here; none where this host is not the primary."""
+        found = []
+        for name, network in self._served.items():
+            leases = self._leases.of_network(name, network.vni).values()
+            found.append(NetworkUsage(name, len(leases), count_free(network, leases)))
+        return found
+
+    def count_failures(self) -> dict[str, int]:
+        """How many servers do not run: of DHCP and metadata by network, of names one or none."""
+        return {
+            "dhcp": len(self._ports.dhcp.failures()),
+            "metadata": len(self._ports.metadata.failures()),
+            "names": int(bool(self._names_why or self._ports.names.failure())),
+        }
+
     def _report(self) -> None:
         self._say(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
         full = {}
-        for name, network in self._served.items():
-            if count_free(network, self._leases.of_network(name, network.vni).values()) == 0 and network.v4 is not None:
-                full[name] = f"{network.v4.start} to {network.v4.end} is given away"
+        for usage in self.usages():
+            v4 = self._served[usage.network].v4
+            if usage.free == 0 and v4 is not None:
+                full[usage.network] = f"{v4.start} to {v4.end} is given away"
         self._say(FaultCode.DHCP_RANGE_FULL, full)
         why = self._names_why or self._ports.names.failure()
         self._say(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
