@@ -50,7 +50,8 @@ from outlive.node.ports import (
     StoragePort,
     StorageStatisticsPort,
 )
-from outlive.node.primary import Duty, Primary
+from outlive.node.primary import Primary
+from outlive.node.primary_duties import Duty
 from outlive.node.primary_elector import PrimaryElector
 from outlive.node.role_addresses import Place, RoleAddresses
 from outlive.node.services.gauges import service_metrics
