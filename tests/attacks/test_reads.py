@@ -67,6 +67,7 @@ Console              --,--,--  WW,WW,WW  --,--,--   W-,--,--  W-,--,--
 Coverage             WW,WW,WW  WW,WW,WW  WW,WW,WW   W-,--,--  W-,--,--
 DecisionRecord       WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 Descheduling         WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
+DhcpLease            WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  WW,WW,WW
 Election             WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  WW,WW,WW
 Event                WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
 Fault                WW,WW,WW  WW,WW,WW  WW,WW,WW   WP,W-,W-  WW,WW,WW

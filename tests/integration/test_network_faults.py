@@ -6,15 +6,22 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.integration.test_network_services import Services, hosts, network, public, until  # noqa: F401 - fixtures
+from tests.support import guarded_primary
+from tests.support.guarded_primary import SILENCE_S
 from tests.support.network_hosts import NetworkHosts
 
 from outlive.drivers.services.role_guard import ARGV, RoleGuard
+from outlive.node.primary import GUARD_S, MARGIN_S
 from outlive.resources import DhcpLease
 from outlive.resources.networks import DhcpReservation
+from outlive.runtime import election
+from outlive.runtime.election import BELIEF
 from outlive.store.contract import list_all
 
 pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
@@ -126,3 +133,36 @@ def test_addresses_and_programs_go_with_a_daemon_that_is_gone_or_stands_still(
 
     with hosts.inside("a"):
         asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_addresses_of_a_primary_whose_daemon_is_killed_or_stopped_are_gone_with_its_role(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    how: signal.Signals,
+) -> None:
+    """The daemon is a process, with an election of 2 s instead of one of 15 s; nobody else takes its addresses."""
+    assert BELIEF * election.SILENCE_S + MARGIN_S < GUARD_S, "with the times of a real daemon"
+    addresses = ("10.10.0.1/24", "fd00:10::1/64")
+    argv = [sys.executable, "-m", guarded_primary.__name__, str(tmp_path), "vmbr10", *addresses]
+    with hosts.inside("a"):
+        daemon = subprocess.Popen(argv, start_new_session=True)
+
+    def has(count: int, limit_s: float) -> float:
+        """How long it took until the host has so many of the addresses."""
+        began = time.monotonic()
+        while sum(one in hosts.ip("a", "addr") for one in addresses) != count:
+            assert time.monotonic() - began < limit_s
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    try:
+        has(2, 10.0)
+        time.sleep(SILENCE_S)
+        has(2, 0.1)  # renewals keep them
+        daemon.send_signal(how)
+        limit_s = 1.0 if how == signal.SIGKILL else SILENCE_S
+        assert has(0, limit_s) < limit_s
+    finally:
+        daemon.kill()
+        daemon.wait(5)

@@ -91,6 +91,23 @@ class NetworkHosts:
             self.ip(guest, "route", "replace", "default", "via", router)
         return address
 
+    def lease6(self, guest: str, folder: Path, *, hostname: str) -> tuple[str, str]:
+        """The IPv6 address that dhclient gets, and the DUID of the server; a lease from before is asked for again."""
+        config, leases, pid = folder / f"{guest}.conf6", folder / f"{guest}.leases6", folder / f"{guest}.pid6"
+        config.write_text(f'timeout 6;\nsend fqdn.fqdn "{hostname}.";\nsend fqdn.server-update on;\n')
+        leases.touch()
+        try:
+            self.run(
+                guest, "dhclient", "-1", "-6", "-cf", str(config), "-sf", "/bin/true", "-lf", str(leases),
+                "-pf", str(pid), "eth0",
+            )  # fmt: skip
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                os.kill(int(pid.read_text()), 9)
+        last = leases.read_text().rpartition("lease6 {")[2]
+        address = last.rpartition("iaaddr ")[2].partition(" ")[0]
+        return address, last.rpartition("dhcp6.server-id ")[2].partition(";")[0]
+
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """This thread, and what it starts, is on that host meanwhile."""

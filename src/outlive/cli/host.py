@@ -23,8 +23,8 @@ from outlive.node.fencing.policy import DAEMON_CONDITION
 from outlive.node.host_log import lines_since
 from outlive.node.interventions import DEFAULT, SHUTDOWN_POLICIES, set_mode, set_shutdown_policy, trust_proofs
 from outlive.node.liveness import HostLife, HostLiveness
-from outlive.node.primary import primary_is_settled, request_primary, role_of
 from outlive.node.primary_elector import ROLE
+from outlive.node.primary_requests import describe_handover, primary_is_settled, request_primary, role_of
 from outlive.recovery.deaths import release_host
 from outlive.resources import (
     Amounts,
@@ -42,7 +42,7 @@ from outlive.store import Store, list_all, read
 
 WAIT_S = 60.0
 """How long ``--wait`` waits at most."""
-LOOK_S = 0.5
+LOOK_S = 0.2
 MEBIBYTE: Final = 1 << 20
 R = TypeVar("R", bound=Resource)
 
@@ -313,8 +313,12 @@ async def _request(access: Access, verb: Literal["primary", "secondary"], host: 
         write(f"{asked.text}\n")
         if not wait or asked.id == "":
             return
-        until = clock.monotonic() + WAIT_S
+        until, told = clock.monotonic() + WAIT_S, ""
         while (holder := await primary_is_settled(store, asked.id)) is None:
+            record = await _election(store)
+            if (record.phase or not record.holder) and (now := describe_handover(record)) != told:
+                write(f"{now}\n")
+                told = now
             if clock.monotonic() > until:
                 raise Unavailable(
                     f"the role was not handed over within {WAIT_S:g} s",

@@ -16,6 +16,8 @@ from outlive.cli.output import Output, fault_blocks, table
 from outlive.cli.vm_names import VmColumns, columns_of
 from outlive.node.disarm import enforcing_hosts
 from outlive.node.liveness import ClusterLiveness, HostLife, HostLiveness, VmLife, VmLiveness
+from outlive.node.primary_elector import ROLE
+from outlive.node.primary_requests import describe_handover
 from outlive.recovery.cluster_health import (
     NOT_HEARD,
     CoverageView,
@@ -106,6 +108,7 @@ async def _document(
     reported = [one async for one in list_all(store, Coverage)]
     recorded = [event async for event in list_all(store, Event)]
     elections = [election async for election in list_all(store, Election)]
+    moving = [one.record for one in elections if one.name == ROLE and one.record.phase]
     faults = [*unrecorded, *[fault async for fault in list_all(store, Fault)]]
     open_faults = sorted((one for one in faults if not one.ended), key=lambda one: (-one.delta, one.name))
     members = [member async for member in list_all(store, Membership)]
@@ -172,6 +175,7 @@ async def _document(
             async for one in list_all(store, StorageCluster)
         ],
         "elections": [{"role": one.name, "holder": one.record.holder, "term": one.record.term} for one in elections],
+        "handover": next(map(describe_handover, moving), ""),
         "warnings": [_warning(event) for event in warnings[-WARNINGS_SHOWN:]],
     }
 
@@ -331,6 +335,7 @@ def _lines(document: dict[str, Any], named: VmColumns) -> list[Any]:
         (f"leader of {one['role']}", f"{one['holder'] or 'nobody'}, term {one['term']}")
         for one in document["elections"]
     ]
+    leaders += [("hand-over", document["handover"])] if document["handover"] else []
     storage = [
         (
             f"storage {one['name']}",

@@ -205,7 +205,9 @@ class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
     hostname: str = ""
     """As the guest calls itself; empty: it does not say."""
     client_id: Annotated[str, Meta(max_length=1000)] = ""
-    """Identifier that the guest sent; empty: none."""
+    """Identifier that the guest sent; empty: none. Of an IPv6 address its DUID."""
+    iaid: Annotated[str, Meta(max_length=16)] = ""
+    """Of an IPv6 address the number of the guest's interface (IAID), as dnsmasq tells it; empty: an IPv4 address."""
     expires_at: datetime | None = None
     """When it ends unless the guest renews it; absent: never."""
 

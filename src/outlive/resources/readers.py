@@ -56,7 +56,8 @@ from outlive.resources import (
 )
 from outlive.resources.codec import encode_canonical
 from outlive.resources.definitions import tree
-from outlive.resources.networks import vm_and_index
+from outlive.resources.networks import bridges_in, vm_and_index
+from outlive.resources.vms import USER_DATA
 
 Verb = Literal["get", "list", "watch"]
 VERBS: Final[tuple[Verb, ...]] = ("get", "list", "watch")
@@ -140,6 +141,21 @@ def shared_part(vm: VirtualMachine) -> VirtualMachine:
             start_after=spec.start_after,
         ),
         status=_replace(vm.status, holders=holders) if holders != vm.status.holders else vm.status,
+    )
+
+
+def part_for_coordinators(vm: VirtualMachine) -> VirtualMachine:
+    """The same for a coordinator, with what the metadata server of the primary tells the guest of a VM on a managed
+    network: its flavor and its user data. Of a VM on no bridge that hosts make there is no such guest.
+    """
+    shown = shared_part(vm)
+    if not bridges_in(vm.spec.definition):
+        return shown
+    told = {key: text for key, text in vm.metadata.annotations.items() if key == USER_DATA}
+    return _replace(
+        shown,
+        metadata=_replace(shown.metadata, annotations=told),
+        spec=_replace(shown.spec, flavor=vm.spec.flavor),
     )
 
 
@@ -236,6 +252,11 @@ _ITS_VMS: Final = Reads(
     rest=shared_part,
     rest_verbs=("get", "list"),
 )
+_VMS_OF_COORDINATOR: Final = _replace(
+    _ITS_VMS,
+    text="the same; of those on a network that hosts make also flavor and user data",
+    rest=part_for_coordinators,
+)
 _NO_PASSWORDS: Final = Reads(text="all, without passwords in definitions", view=without_passwords, mark=b"passwd")
 _NO_OWNERS: Final = Reads(text="all, without project, user and commitment", view=_without_owner)
 _NO_CONTROLLERS: Final = Reads(
@@ -296,7 +317,7 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
         "operator": _NO_PASSWORDS,
         "controller": _NO_PASSWORDS,
         "host": _ITS_VMS,
-        "coordinator": _ITS_VMS,
+        "coordinator": _VMS_OF_COORDINATOR,
     },
 }
 """Kind → role → what it is shown."""

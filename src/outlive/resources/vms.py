@@ -25,6 +25,8 @@ from outlive.resources.policies import (
     every_rule,
 )
 
+USER_DATA: Final = "outlive.dev/user-data"
+"""Annotation with what the metadata server gives the VM's guest as user data."""
 RUN_FINALIZER: Final = "outlive.dev/may-run"
 """Set before the first holder is entered, removed once the VM was deleted and nobody holds it: until then its name is
 taken (docs/concepts/safety.md#deleting)."""

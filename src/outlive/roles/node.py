@@ -50,9 +50,11 @@ from outlive.node.ports import (
     StoragePort,
     StorageStatisticsPort,
 )
-from outlive.node.primary import Duty, Primary
+from outlive.node.primary import Primary
+from outlive.node.primary_duties import Duty
 from outlive.node.primary_elector import PrimaryElector
 from outlive.node.role_addresses import Place, RoleAddresses
+from outlive.node.services.gauges import service_metrics
 from outlive.node.services.network_services import NameSettings, NetworkServices
 from outlive.node.services.role_places import role_places
 from outlive.node.services.served_networks import ServedNetwork
@@ -192,6 +194,7 @@ class NodeRole:
         )
         self._links = self._link_reconciler()
         self._role_addresses: RoleAddresses | None = None
+        self._services: NetworkServices | None = None
         self._primary: Primary | None = None
         """This host's part in the role of the primary, where it is a candidate."""
         self.daemon = self._daemon()
@@ -200,6 +203,7 @@ class NodeRole:
             self._links.changed = self.daemon.reporter.notify
         gauges = DaemonGauges(self.daemon.shared.lease, self.daemon.shared.domains, self.faults, clock)
         self.metrics.register_collector(gauges.collect)
+        self.metrics.register_collector(lambda: service_metrics(self._role_addresses, self._services))
 
     async def run(self) -> None:
         """Until cancelled, which is a crash. ``Refused`` where this machine or daemon must not run, ``Forbidden`` where
@@ -342,6 +346,7 @@ class NodeRole:
 
         services, links = self._ports.services, self._ports.links
         networks = self._network_services(services) if services is not None and links is not None else None
+        self._services = networks
         if networks is not None:
             duties = (*duties, networks)  # the last one to start, and the first to stop
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ShownVersion(msgspec.Struct, frozen=True):
-    """One version of an object: to whom it belongs, and what others are shown of it."""
+    """One version of an object: to whom it belongs, and what others of one role are shown of it."""
 
     whole: Resource
     hosts: tuple[str, ...]
@@ -27,7 +27,7 @@ class ShownVersion(msgspec.Struct, frozen=True):
 
 
 class TokenStore(StoreProxy):
-    """See the module. ``known``: of every object its last version, shared by the stores of a cluster."""
+    """See the module. ``known``: of every object its last version, by role, shared by the stores of a cluster."""
 
     embedded: bool = False
 
@@ -37,7 +37,7 @@ class TokenStore(StoreProxy):
         role: str,
         host: str,
         world: WorldStore,
-        known: dict[tuple[str, str], ShownVersion],
+        known: dict[tuple[str, str, str], ShownVersion],
         refused: Callable[[str], None],
     ) -> None:
         self._store = store
@@ -112,7 +112,7 @@ class TokenStore(StoreProxy):
         return cast("R | None", found.part(obj, verb, own=True))
 
     def _shown_version(self, found: Reads, obj: Resource) -> ShownVersion:
-        key = (obj.kind(), obj.name)
+        key = (self._role, obj.kind(), obj.name)
         shown = self._known.get(key)
         if shown is None or shown.whole is not obj:
             rest = found.rest(obj) if found.rest is not None else None
@@ -120,7 +120,7 @@ class TokenStore(StoreProxy):
         return shown
 
     def _restore_hidden(self, wanted: R, *, status: bool) -> R:
-        shown = self._known.get((wanted.kind(), wanted.name))
+        shown = self._known.get((self._role, wanted.kind(), wanted.name))
         if shown is None or shown.rest is None or self._host in shown.hosts:
             return wanted
         whole = cast("R", shown.whole)

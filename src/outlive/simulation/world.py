@@ -105,7 +105,7 @@ class World:
         self._hypervisors: dict[str, SimHypervisor] = {}
         self._bmcs: dict[str, Bmc] = {}
         self._ways: dict[str, list[tuple[Process, Way]]] = {}
-        self._shown: dict[tuple[str, str], ShownVersion] = {}
+        self._shown: dict[tuple[str, str, str], ShownVersion] = {}
         self.slow: dict[str, float] = {}
         """Hosts whose way to the store is slow, and by how many seconds more, one way; the empty name: everybody's."""
         self._tasks: list[asyncio.Task[None]] = []

@@ -30,8 +30,9 @@ from outlive.node.handover import (
     note_removed,
 )
 from outlive.node.ports.links import NoLinks
-from outlive.node.primary import GUARD_S, Primary, role_of
+from outlive.node.primary import GUARD_S, Primary
 from outlive.node.primary_elector import ROLE, PrimaryElector
+from outlive.node.primary_requests import describe_handover, role_of
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
 from outlive.resources.cluster import AddressPhase, Handover
@@ -424,3 +425,34 @@ def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> No
     assert note_added(gone, "upstream") == Handover(leaver="a", added="upstream")
     assert note_removed(gone, "b", "upstream") is None
     assert see("c", gone) == HandoverStep(do="remove", why="another coordinator has the role")
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (ElectionRecord(), "nobody has the role of the primary coordinator"),
+        (ElectionRecord(holder="a"), "a is the primary coordinator"),
+        (ElectionRecord(holder="a", phase="relinquish"), "a stops its duties"),
+        (
+            ElectionRecord(handover=Handover(leaver="a")),
+            "nobody has the role of the primary coordinator; a has its addresses",
+        ),
+        (
+            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a")),
+            "b takes over the addresses (0 of 4 phases)",
+        ),
+        (
+            ElectionRecord(
+                holder="b", phase="takeover", handover=Handover(leaver="a", added="cluster", overtaken=True)
+            ),
+            "b takes over the addresses (2 of 4 phases, and waits for a no more)",
+        ),
+        (
+            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a", added="gateways")),
+            "b starts its duties",
+        ),
+        (ElectionRecord(holder="b", phase="takeover"), "b starts its duties"),
+    ],
+)
+def test_how_far_a_hand_over_is_can_be_read(record: ElectionRecord, text: str) -> None:
+    assert describe_handover(record) == text

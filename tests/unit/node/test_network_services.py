@@ -50,14 +50,15 @@ def served(**changes: Any) -> ServedNetwork:
 # DHCP
 
 
-def test_a_server_listens_on_its_gateways_alone_and_names_no_interface() -> None:
+def test_a_server_listens_on_its_bridge_alone() -> None:
     arguments = dhcp_arguments(served(subnets=(V4, V6)), FILES)
     assert "--bind-interfaces" in arguments
     assert [one for one in arguments if one.startswith("--listen-address")] == [
         "--listen-address=10.8.0.1",
         "--listen-address=fd00:8::1",
     ]
-    assert not [one for one in arguments if one.startswith(("--interface", "-i"))]
+    interfaces = [one for one in arguments if "interface=" in one]
+    assert interfaces == ["--interface=vmbr8", "--except-interface=lo"]
 
 
 @pytest.mark.parametrize(
@@ -103,11 +104,17 @@ def test_reservations_are_one_file_for_each_interface() -> None:
 
 def test_leases_are_printed_as_the_server_reads_them() -> None:
     leases = [
+        Lease(address="fd00:8::9", mac="02:00:00:00:00:03", hostname="six", client_id="00:01", iaid="7", expires=8),
         Lease(address="10.8.0.12", mac="02:00:00:00:00:02", expires=7),
         Lease(address="10.8.0.2", mac="02:00:00:00:00:01", hostname="one", client_id="01:02", expires=9),
-        Lease(address="fd00:8::9", mac="02:00:00:00:00:03"),
+        Lease(address="fd00:8::8", mac="02:00:00:00:00:04"),
     ]
-    assert lease_lines(leases) == "9 02:00:00:00:00:01 10.8.0.2 one 01:02\n7 02:00:00:00:00:02 10.8.0.12 * *\n"
+    v4 = ["9 02:00:00:00:00:01 10.8.0.2 one 01:02", "7 02:00:00:00:00:02 10.8.0.12 * *"]
+    assert lease_lines(served(), leases[1:3]).splitlines() == v4
+    duid, *lines = lease_lines(served(subnets=(V6,)), leases).splitlines()
+    assert lines == [*v4, "8 7 fd00:8::9 six 00:01"]
+    assert duid.startswith("duid 00:04:")
+    assert lease_lines(served(subnets=(V6,), vni=9), ()) != f"{duid}\n"
 
 
 def change(action: str, mac: str, address: str, expires: int, hostname: str = "") -> LeaseChange:
@@ -285,7 +292,10 @@ def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_ge
                 "red": named("red", 10, "nonsense"),
             }
         )
-        assert keeper.refused.keys() == {"blue", "red"}
+        assert {name: why.split(":")[0] for name, why in keeper.refused.items()} == {
+            "blue": "rule 'r'",
+            "red": "rule 'r'",
+        }
         assert "tcp dport 1 accept" in port.loaded
         assert "tcp dport 2 accept" in port.loaded
         assert "drop" in port.loaded.partition("chain vmbr10-in {")[2].partition("}")[0]

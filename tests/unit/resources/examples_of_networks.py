@@ -15,6 +15,7 @@ NETWORKS: tuple[r.Resource, ...] = (
         address="192.168.40.10",
         hostname="web",
         client_id="01:0a",
+        iaid="7",
         expires_at=MOMENT,
     ),
     r.VirtualMachinePort(

@@ -32,7 +32,7 @@ from outlive.resources import (
 from outlive.resources.codec import encode
 from outlive.resources.definitions import has_uuid
 from outlive.resources.readers import READERS, ROLES, VERBS, hosts_of, reads, restored, shared_part, without_passwords
-from outlive.resources.vms import VirtualMachineStatus
+from outlive.resources.vms import USER_DATA, VirtualMachineStatus
 
 DOCS = Path(__file__).parents[3] / "docs/concepts/security.md"
 UUID = "6f9619ff-8b86-4011-b42d-00cf4fc964ff"
@@ -149,6 +149,30 @@ def test_of_a_vm_of_another_host_nothing_is_left_that_its_user_wrote() -> None:
     assert [one.vnc for one in shown.status.holders] == [None]
     assert b"secret" not in encode(shown)
     assert shown.metadata.annotations == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [("bridge='vmbr10'", True), ("bridge='br0'", False), ("network='n'", False)]
+)
+def test_a_coordinator_is_shown_of_a_vm_of_another_host_what_the_guest_is_told(source: str, told: bool) -> None:
+    """And nothing else of what its user wrote; a plain host is not shown even that."""
+    one: VirtualMachine = full(VirtualMachine)
+    definition = f"<domain><devices><interface><source {source}/></interface></devices><name>secret</name></domain>"
+    meta = _replace(one.metadata, annotations={USER_DATA: "#cloud-config", "other": "secret"})
+    one = _replace(one, metadata=meta, spec=_replace(one.spec, definition=definition, flavor="small"))
+    shown = {
+        role: found.part(one, "list", own=False)
+        for role in ("host", "coordinator")
+        if (found := reads(role, VirtualMachine, "list")) is not None
+    }
+    assert shown["host"] == shared_part(one)
+    seen = shown["coordinator"]
+    assert isinstance(seen, VirtualMachine)
+    assert (seen.metadata.annotations, seen.spec.flavor) == (
+        ({USER_DATA: "#cloud-config"}, "small") if told else ({}, "")
+    )
+    hidden = _replace(seen, metadata=_replace(seen.metadata, annotations={}), spec=_replace(seen.spec, flavor=""))
+    assert hidden == shared_part(one)
 
 
 @pytest.mark.parametrize("more", ["", "<!-- <uuid>{other}</uuid> -->", "<metadata><uuid>{other}</uuid></metadata>"])

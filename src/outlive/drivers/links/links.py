@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from outlive.base.clock import Clock
+from outlive.drivers.frames import send_frames
 from outlive.drivers.links.addresses import (
     enter_address,
     find_index,
@@ -18,7 +19,6 @@ from outlive.drivers.links.addresses import (
 from outlive.drivers.links.devices import carry_out, read_links, read_traffic
 from outlive.drivers.links.netlink import Netlink
 from outlive.drivers.links.sysctls import read_sysctls
-from outlive.drivers.ovn.announcer import send_frames
 from outlive.node.ports.links import ANNOUNCEMENT_PAUSE_S, ANNOUNCEMENTS, FoundLinks, LinkOp, LinkPort, LinkTraffic
 
 if TYPE_CHECKING:

@@ -6,15 +6,14 @@ all of them.
 
 from __future__ import annotations
 
-import errno
-import socket
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from outlive.base.clock import Clock
-from outlive.base.errors import BadInput, Unavailable
+from outlive.base.errors import BadInput
 from outlive.base.logging import get_logger
+from outlive.drivers.frames import send_frames
 
 FRAMES_LIMIT: Final = 4096
 """Frames of one announcement."""
@@ -24,7 +23,6 @@ _ADDRESSES: Final = 12
 """Bytes of both addresses of a frame, behind which a VLAN's tag lies."""
 _SMALLEST: Final = 14
 _VLAN: Final = 0x8100
-_FULL: Final = (errno.EAGAIN, errno.ENOBUFS)
 _log = get_logger("ovn")
 
 
@@ -61,26 +59,3 @@ def tag_frame(frame: bytes, vlan: int | None) -> bytes:
     if not 1 <= vlan <= 4094:
         raise BadInput(f"{vlan} is no VLAN", remedy="a tag is 1 to 4094")
     return frame[:_ADDRESSES] + struct.pack("!HH", _VLAN, vlan) + frame[_ADDRESSES:]
-
-
-def send_frames(interface: str, frames: Sequence[bytes]) -> int:
-    """Send these frames into an interface now; how many of them the kernel took.
-
-    The socket lives no longer than this: interfaces come and go.
-    """
-    sent = 0
-    try:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as opened:
-            opened.setblocking(False)
-            opened.bind((interface, 0))
-            for frame in frames:
-                try:
-                    opened.send(frame)
-                    sent += 1
-                except OSError as error:
-                    if error.errno not in _FULL:
-                        raise
-    except OSError as error:
-        remedy = "run it as root" if error.errno == errno.EPERM else "see whether the interface is there and up"
-        raise Unavailable(f"nothing can be sent on {interface}: {error.strerror or error}", remedy=remedy) from None
-    return sent

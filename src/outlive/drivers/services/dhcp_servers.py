@@ -196,8 +196,9 @@ class DnsmasqServers:
         return path
 
     async def _write_leases(self, name: str) -> None:
-        path = self._folder / f"leases-{self._served[name].vni}"
-        path.write_text(lease_lines(self._leases.get(name, ())), encoding="utf-8")
+        network = self._served[name]
+        path = self._folder / f"leases-{network.vni}"
+        path.write_text(lease_lines(network, self._leases.get(name, ())), encoding="utf-8")
 
 
 def raise_limit(file: Path, least: int) -> None:

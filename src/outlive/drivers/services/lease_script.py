@@ -15,6 +15,8 @@ import time
 SPOOL_BYTES = 64 * 1024 * 1024
 """A spool that is larger takes no more: the daemon has been away for a very long time."""
 TEXT_CHARACTERS = 255
+CLIENT_ID_CHARACTERS = 765
+"""255 bytes as dnsmasq writes them."""
 
 
 def main(arguments: list[str], env: dict[str, str]) -> int:
@@ -23,6 +25,7 @@ def main(arguments: list[str], env: dict[str, str]) -> int:
     if action not in ("add", "del", "old") or len(arguments) < 5:
         return 0
     expires = env.get("DNSMASQ_LEASE_EXPIRES", "0")
+    iaid = env.get("DNSMASQ_IAID", "")  # there for IPv6 alone, where the third argument is the guest's DUID
     change = {
         "vni": int(vni),
         "action": action,
@@ -31,7 +34,8 @@ def main(arguments: list[str], env: dict[str, str]) -> int:
             "mac": env.get("DNSMASQ_MAC", "") or arguments[3],
             "address": arguments[4],
             "hostname": (arguments[5] if len(arguments) > 5 else "")[:TEXT_CHARACTERS],
-            "clientId": env.get("DNSMASQ_CLIENT_ID", "")[:TEXT_CHARACTERS],
+            "clientId": (arguments[3] if iaid else env.get("DNSMASQ_CLIENT_ID", ""))[:CLIENT_ID_CHARACTERS],
+            "iaid": iaid,
             "expires": int(expires) if expires.isdecimal() else 0,
         },
     }

@@ -1,12 +1,14 @@
 """DHCP of a managed network: the arguments of its dnsmasq, its files, and what its lease script tells.
 
-One dnsmasq serves one network, and listens on the addresses of its gateways alone: were its bridge named as well, it
-would also listen where the name server of the coordinator does (docs/operating/network-services.md#dhcp).
+One dnsmasq serves one network, on its bridge and nowhere else: with its bridge named, DHCP sockets are bound to that
+device, and router advertisements are sent at all. Naming a bridge makes dnsmasq add the loopback, where other servers
+are, so that this is taken away (docs/operating/network-services.md#dhcp).
 """
 
 from __future__ import annotations
 
 import ipaddress
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,6 +19,8 @@ from outlive.resources import DhcpLease
 
 V4_LEASE: Final = "48h"
 V6_LEASE: Final = "24h"
+_SERVERS: Final = uuid.UUID("6f75746c-6976-5e00-8000-646863700001")
+"""Of the DUIDs of DHCPv6 servers."""
 
 
 class DhcpFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     mac: str = ""
     hostname: str = ""
     client_id: str = ""
+    """Of IPv6 the DUID of the guest."""
+    iaid: str = ""
+    """Of IPv6 the number of its interface."""
     expires: int = 0
     """Seconds since 1970; 0: never."""
 
@@ -70,6 +77,8 @@ def dhcp_arguments(network: ServedNetwork, files: DhcpFiles) -> tuple[str, ...]:
         f"--dhcp-script={files.script}",
         f"--dhcp-hostsdir={files.hosts}",
         "--bind-interfaces",
+        f"--interface={network.bridge}",
+        "--except-interface=lo",
     ]
     given += [f"--listen-address={one.gateway}" for one in network.subnets]
     zone = ",".join([network.domain, *(one.cidr for one in network.subnets)])
@@ -107,13 +116,22 @@ def lease_name(network: str, mac: str) -> str:
     return f"{network}.{mac.lower().replace(':', '-')}"
 
 
-def lease_lines(leases: Iterable[Lease]) -> str:
-    """Return what dnsmasq reads of its script when it starts: a line for each IPv4 lease."""
-    of_v4 = [one for one in leases if ":" not in one.address]
-    lines = [
-        " ".join((str(one.expires), one.mac, one.address, one.hostname or "*", one.client_id or "*"))
-        for one in sorted(of_v4, key=lambda one: ipaddress.ip_address(one.address))
-    ]
+def lease_lines(network: ServedNetwork, leases: Iterable[Lease]) -> str:
+    """Return what dnsmasq reads of its script when it starts: its own DUID, and a line for each lease.
+
+    The DUID is made from the network, so that guests see one DHCPv6 server whichever coordinator is the primary.
+    """
+    duid = bytes((0, 4)) + uuid.uuid5(_SERVERS, f"{network.vni}.{network.domain}").bytes
+    lines = [f"duid {duid.hex(':')}"] if network.v6 is not None else []
+    numbered = [(ipaddress.ip_address(one.address), one) for one in leases]
+    for address, one in sorted(numbered, key=lambda pair: (pair[0].version, int(pair[0]))):
+        if address.version == 4:
+            words = (str(one.expires), one.mac, one.address, one.hostname or "*", one.client_id or "*")
+        elif one.iaid and one.client_id:
+            words = (str(one.expires), one.iaid, one.address, one.hostname or "*", one.client_id)
+        else:
+            continue
+        lines.append(" ".join(words))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -125,6 +143,7 @@ def view_lease(lease: DhcpLease) -> Lease:
         mac=lease.mac.lower(),
         hostname=lease.hostname,
         client_id=lease.client_id,
+        iaid=lease.iaid,
         expires=expires,
     )
 

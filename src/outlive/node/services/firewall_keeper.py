@@ -20,6 +20,8 @@ NOTHING: Final = (
     FirewallRule(name="nothing in", direction="in", rule="drop"),
     FirewallRule(name="nothing out", direction="out", rule="drop"),
 )
+RULES_TRIED: Final = 256
+"""Of a network that is refused so many rules are tried one by one, so that the wrong one is named."""
 
 
 class FirewallKeeper:
@@ -58,8 +60,18 @@ class FirewallKeeper:
     async def _find_refused(self, networks: Mapping[str, ServedNetwork]) -> dict[str, str]:
         refused: dict[str, str] = {}
         for name, network in networks.items():
-            try:
-                await self._port.check(render_firewall([network]))
-            except (BadInput, Refused) as error:
-                refused[name] = str(error)
+            if why := await self._refusal(network):
+                refused[name] = why
+                for rule in network.rules[:RULES_TRIED]:
+                    if why := await self._refusal(msgspec.structs.replace(network, rules=(rule,))):
+                        refused[name] = f"rule {rule.name!r}: {why}"
+                        break
         return refused
+
+    async def _refusal(self, network: ServedNetwork) -> str:
+        """Why this network's rules are not taken; empty: they are."""
+        try:
+            await self._port.check(render_firewall([network]))
+        except (BadInput, Refused) as error:
+            return str(error)
+        return ""

@@ -94,6 +94,7 @@ class LeaseStore:
                 address=lease.address,
                 hostname=lease.hostname,
                 client_id=lease.client_id,
+                iaid=lease.iaid,
                 expires_at=as_datetime(lease.expires) if lease.expires else None,
             )
 

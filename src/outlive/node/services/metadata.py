@@ -6,15 +6,12 @@ the interface, and the interface the VM. Guests of two networks may have the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 METADATA_ADDRESS: Final = "169.254.169.254"
 METADATA_PORT: Final = 80
-USER_DATA: Final = "outlive.dev/user-data"
-"""Annotation of a ``VirtualMachine``: what its guest is given as user data."""
 BANNER: Final = "Outlive metadata\n"
 ITEMS: Final = ("instance-id", "name", "profile")
 PATH_CHARACTERS: Final = 200
@@ -56,11 +53,3 @@ def answer_metadata(path: str, vm: MetadataVm | None) -> MetadataAnswer:
         case ["user-data"] if vm.user_data is not None:
             return MetadataAnswer(200, vm.user_data)
     return MetadataAnswer(404)
-
-
-def find_interface(address: str, leases: Mapping[str, str], reserved: Mapping[str, str]) -> str:
-    """Return the MAC of the interface with this address on one network; empty if none is known.
-
-    ``leases`` and ``reserved``: address → MAC.
-    """
-    return leases.get(address) or reserved.get(address, "")

@@ -8,8 +8,9 @@ network, and holds up no other (docs/operating/network-services.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from outlive.base.clock import Clock
@@ -21,12 +22,13 @@ from outlive.node.ports.services import ServicePorts
 from outlive.node.services.dhcp import count_free
 from outlive.node.services.firewall_keeper import FirewallKeeper
 from outlive.node.services.lease_store import LeaseStore
-from outlive.node.services.metadata import USER_DATA, MetadataAnswer, MetadataVm, answer_metadata
+from outlive.node.services.metadata import MetadataAnswer, MetadataVm, answer_metadata
 from outlive.node.services.served_networks import ServedNetwork, view_networks
 from outlive.node.services.zones import plan_zone
 from outlive.resources import DhcpLease, ObjectRef, VirtualMachine, VirtualNetwork
 from outlive.resources.definitions import definition_uuid
 from outlive.resources.reasons.faults import FaultCode
+from outlive.resources.vms import USER_DATA
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -41,6 +43,8 @@ ZONES_FIRST_S: Final = 5.0
 """From the start of the name server to the first transfers."""
 ZONES_S: Final = 10.0
 """How often every zone is transferred."""
+ZONES_CHANGED_S: Final = 1.0
+"""From a change of a network, which may start its server again, to the next transfers."""
 TRANSFERS_AT_ONCE: Final = 16
 DROP_S: Final = 300.0
 """How often leases that have ended are deleted."""
@@ -60,6 +64,16 @@ class NameSettings:
     """Where it listens: the floating addresses of the cluster and upstream networks. None: no name server."""
     default_server: str
     """Name server of zones whose network names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkUsage:
+    """How far the addresses of a network are given away."""
+
+    network: str
+    leases: int
+    free: int | None
+    """Of the IPv4 range; ``None``: it has none."""
 
 
 class NetworkServices:
@@ -98,13 +112,15 @@ class NetworkServices:
         self._faults = faults
         self._clock = clock
         self._subject = ObjectRef(kind="Hypervisor", name=host)
-        self._changed, self._rules_changed = asyncio.Event(), asyncio.Event()
+        self._changed, self._rules_changed, self._zones_changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._term = 0
         self._task: asyncio.Task[None] | None = None
         self._served: dict[str, ServedNetwork] = {}
         self._vms: tuple[float, dict[str, MetadataVm]] | None = None
         self._listing = asyncio.Lock()
         self._names_run = False
+        self._names_why = ""
+        """Why the name server could not be started; empty: it was, or need not be."""
         self._view: tuple[dict[str, ServedNetwork], dict[str, str]] | None = None
         networks.subscribe(self._notice)
 
@@ -112,6 +128,7 @@ class NetworkServices:
         self._view = None
         self._changed.set()
         self._rules_changed.set()
+        self._zones_changed.set()
 
     async def run(self) -> None:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
@@ -145,7 +162,7 @@ class NetworkServices:
             task.cancel()
             await asyncio.wait((task,))
         self._ports.dhcp.close()
-        self._names_run = False
+        self._names_run, self._names_why = False, ""
         try:
             async with OrderedTaskGroup() as group:
                 group.create_task(self._ports.names.stop())
@@ -190,7 +207,7 @@ class NetworkServices:
             await self._ports.dhcp.wait_changed(LOOK_S)
             await self._tried("leases", self._leases.read_spool)
             networks = {one.vni: name for name, one in self.view()[0].items()}
-            await self._tried("leases", lambda networks=networks: self._leases.write(networks))  # type: ignore[misc]
+            await self._tried("leases", partial(self._leases.write, networks))
             if self._clock.monotonic() - dropped_at >= DROP_S:
                 dropped_at = self._clock.monotonic()
                 await self._leases.drop_ended(networks)
@@ -201,16 +218,31 @@ class NetworkServices:
         addresses: tuple[str, ...] = ()
         transfer_at = 0.0
         while True:
+            changed = self._zones_changed.is_set()
+            self._zones_changed.clear()
             wanted = tuple(sorted(self._names.addresses()))
             if wanted and (wanted != addresses or not self._names_run):
-                self._names_run = await self._tried("names", lambda: self._ports.names.start(wanted))  # noqa: B023
+                self._names_run = await self._start_names(wanted)
                 addresses = wanted
                 transfer_at = self._clock.monotonic() + ZONES_FIRST_S
                 await self._tried("zones", self._register_zones)
+            elif changed and self._names_run:
+                await self._tried("zones", self._register_zones)
+                transfer_at = min(transfer_at, self._clock.monotonic() + ZONES_CHANGED_S)
             if self._names_run and self._clock.monotonic() >= transfer_at:
                 transfer_at = self._clock.monotonic() + ZONES_S
                 await self._tried("zones", self._transfer_zones)
-            await self._clock.sleep(LOOK_S)
+            await set_within(self._zones_changed, LOOK_S)
+
+    async def _start_names(self, addresses: Sequence[str]) -> bool:
+        try:
+            await self._ports.names.start(addresses)
+        except (OutliveError, OSError) as error:
+            _log.warning("services.failed", what="names", why=str(error))
+            self._names_why = str(error)
+        else:
+            self._names_why = ""
+        return not self._names_why
 
     async def _register_zones(self) -> None:
         """Have every zone at once, with the names that are known from before."""
@@ -226,7 +258,7 @@ class NetworkServices:
 
         async def transfer(network: ServedNetwork) -> None:
             async with turns:
-                await self._tried("zones", lambda: self._change_zone(network, transfer=network.serves_dhcp))
+                await self._tried("zones", partial(self._change_zone, network, transfer=network.serves_dhcp))
 
         async with OrderedTaskGroup() as group:
             for network in networks.values():
@@ -295,14 +327,31 @@ class NetworkServices:
 
     # Telling
 
+    def usages(self) -> list[NetworkUsage]:
+        """Of every network that is served here; none where this host is not the primary."""
+        found = []
+        for name, network in self._served.items():
+            leases = self._leases.of_network(name, network.vni).values()
+            found.append(NetworkUsage(name, len(leases), count_free(network, leases)))
+        return found
+
+    def count_failures(self) -> dict[str, int]:
+        """How many servers do not run: of DHCP and metadata by network, of names one or none."""
+        return {
+            "dhcp": len(self._ports.dhcp.failures()),
+            "metadata": len(self._ports.metadata.failures()),
+            "names": int(bool(self._names_why or self._ports.names.failure())),
+        }
+
     def _report(self) -> None:
         self._say(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
         full = {}
-        for name, network in self._served.items():
-            if count_free(network, self._leases.of_network(name, network.vni).values()) == 0 and network.v4 is not None:
-                full[name] = f"{network.v4.start} to {network.v4.end} is given away"
+        for usage in self.usages():
+            v4 = self._served[usage.network].v4
+            if usage.free == 0 and v4 is not None:
+                full[usage.network] = f"{v4.start} to {v4.end} is given away"
         self._say(FaultCode.DHCP_RANGE_FULL, full)
-        why = self._ports.names.failure()
+        why = self._names_why or self._ports.names.failure()
         self._say(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
         self._say(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
 
@@ -314,13 +363,11 @@ class NetworkServices:
         shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" * (len(names) > NAMES_SHOWN))
         self._faults.activate(code, self._subject, networks=shown, why=why[names[0]])
 
-    async def _tried(self, what: str, work: Callable[[], object]) -> bool:
+    async def _tried(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
         """Do it; an error is told by the log, and the next look tries again."""
         try:
-            await work()  # type: ignore[misc]
+            await work()
         except (OutliveError, OSError) as error:
             _log.warning("services.failed", what=what, why=str(error))
-            if what == "names":
-                self._say(FaultCode.NAME_SERVER_FAILED, {"all": str(error)})
             return False
         return True

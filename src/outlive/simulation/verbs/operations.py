@@ -14,7 +14,7 @@ from outlive.base.random import Random
 from outlive.node import operator
 from outlive.node.disarm import arm_cluster, disarm_cluster
 from outlive.node.fencing.attestation import is_missing, lost_memberships
-from outlive.node.primary import request_primary
+from outlive.node.primary_requests import request_primary
 from outlive.node.vm.states import deletion_of
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta, R, VirtualMachine
 from outlive.resources.vms import RequestVerb

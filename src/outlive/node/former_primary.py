@@ -1,0 +1,93 @@
+"""The host from which the role of the primary was taken while it was stopping its duties, until none runs there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.logging import get_logger
+from outlive.node.primary_duties import DUTY_S
+from outlive.node.primary_elector import STALL_S
+from outlive.resources import Fault, Membership, ObjectRef
+from outlive.resources.reasons.faults import FaultCode
+from outlive.runtime.faults import FaultSet, fault_name
+from outlive.store import Store
+from outlive.store.access import read
+
+LOOK_S: Final = 1.0
+"""How often it is looked for."""
+SETTLE_S: Final = 2.0
+"""What it may take beyond the time of its duties."""
+
+_log = get_logger("node.primary")
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A host from which the role was taken while it was stopping its duties."""
+
+    host: str
+    since_s: float
+    process: tuple[str, int, str]
+    """Membership, epoch and nonce, as they were seen first after that."""
+    seq: int
+    """Its last renewal that was seen before it had had the time to stop all of them."""
+
+
+def _process(member: Membership) -> tuple[str, int, str]:
+    return member.metadata.uid, member.record.epoch, member.record.nonce
+
+
+class FormerPrimary:
+    """Its fault, which this host reports. ``duties``: how many it may have to stop."""
+
+    def __init__(self, store: Store, host: str, duties: int, *, faults: FaultSet, clock: Clock) -> None:
+        self._store = store
+        self._duties = duties
+        self._faults = faults
+        self._clock = clock
+        self._about = ObjectRef(kind="Hypervisor", name=host)
+        self._stalled = ""
+        """From whom the role was taken; its duties may still be running there."""
+        self._former: Former | None = None
+
+    def report(self, host: str) -> None:
+        """Tell that this host has not stopped its duties, or removed its addresses, in time."""
+        self._stalled, self._former = host, None
+        self._faults.activate(FaultCode.PRIMARY_STALLED, self._about, previous=host, limit_s=STALL_S)
+
+    async def follow(self) -> None:
+        """Have the fault of a host that stalled end, whoever has the role by then."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            try:
+                if self._stalled and await self._former_has_ended():
+                    self._stalled = ""
+                    self._faults.clear(FaultCode.PRIMARY_STALLED, self._about)
+            except OutliveError as error:
+                _log.warning("primary.former_not_read", host=self._about.name, error=str(error))
+
+    async def _former_has_ended(self) -> bool:
+        """Whether no duty runs any more on the host that stalled, or it says itself which one does.
+
+        Its process has gone; or it lives for as long as all of its duties may take to stop, so that it has reported
+        whatever did not (``primary-duty``), and there is no such report.
+        """
+        member, now_s = await read(self._store, Membership, self._stalled), self._clock.monotonic()
+        if member is None:
+            return True
+        first = self._former
+        if first is None or first.host != self._stalled:
+            first = self._former = Former(self._stalled, now_s, _process(member), member.record.seq)
+        record = member.record
+        if _process(member) != first.process or record.dead_through >= record.epoch or record.state == "Released":
+            return True
+        if now_s < first.since_s + DUTY_S * self._duties + SETTLE_S:
+            first = self._former = replace(first, seq=record.seq)
+        if record.state != "Held" or record.seq == first.seq:
+            return False
+        about = ObjectRef(kind="Hypervisor", name=self._stalled)
+        fault = await read(self._store, Fault, fault_name(FaultCode.PRIMARY_DUTY, about))
+        return fault is None or fault.ended

@@ -1,0 +1,118 @@
+"""Ports of network services in memory: what is served is remembered, and a test says what guests and servers do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+from outlive.base.deadline import set_within
+from outlive.node.ports.services import AnswerCaller, ServicePorts
+from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.metadata import MetadataAnswer
+from outlive.node.services.served_networks import ServedNetwork
+from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
+
+
+class PlainDhcp:
+    """``DhcpPort``. ``spool``: what scripts have told; ``served``: networks with the leases that they started with."""
+
+    def __init__(self) -> None:
+        self.spool: list[LeaseChange] = []
+        self.served: dict[str, tuple[ServedNetwork, tuple[Lease, ...]]] = {}
+        self._told = asyncio.Event()
+
+    def tell(self, *changes: LeaseChange) -> None:
+        """As scripts do."""
+        self.spool += changes
+        self._told.set()
+
+    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
+        self.served.setdefault(network.name, (network, tuple(leases)))
+
+    async def end(self, names: Collection[str]) -> None:
+        for name in names:
+            self.served.pop(name, None)
+
+    def failures(self) -> Mapping[str, str]:
+        return {}
+
+    async def take_changes(self) -> Sequence[LeaseChange]:
+        return tuple(self.spool)
+
+    async def forget_changes(self) -> None:
+        self.spool.clear()
+
+    async def wait_changed(self, limit_s: float) -> None:
+        await set_within(self._told, limit_s)
+        self._told.clear()
+
+    def close(self) -> None:
+        pass
+
+
+class PlainNames:
+    """``NamePort``. ``told``: records that the networks' own servers transfer."""
+
+    def __init__(self) -> None:
+        self.zones: dict[str, ZoneState] = {}
+        self.addresses: tuple[str, ...] = ()
+        self.why = ""
+        self.told: dict[str, tuple[ZoneRecord, ...]] = {}
+
+    async def start(self, addresses: Collection[str]) -> None:
+        self.addresses = tuple(addresses)
+
+    async def stop(self) -> None:
+        self.addresses = ()
+
+    def failure(self) -> str:
+        return self.why
+
+    async def transfer(self, network: ServedNetwork) -> Sequence[ZoneRecord]:
+        return self.told.get(network.name, ())
+
+    async def read_zone(self, zone: str) -> ZoneState:
+        return self.zones.get(zone, ZoneState())
+
+    async def change_zone(self, change: ZoneChange) -> None:
+        before = self.zones.get(change.zone, ZoneState())
+        records = (before.records - set(change.remove)) | set(change.add)
+        self.zones[change.zone] = ZoneState(int(change.soa.content.split()[2]), change.soa.content, records)
+
+    async def keep_zones(self, zones: Collection[str]) -> None:
+        self.zones = {name: one for name, one in self.zones.items() if name in zones}
+
+
+class PlainFirewall:
+    """``FirewallPort`` that takes everything."""
+
+    async def load(self, document: str) -> None:
+        self.document = document
+
+    async def check(self, document: str) -> None:
+        pass
+
+
+class PlainMetadata:
+    """``MetadataPort``: ``ask`` as a guest."""
+
+    def __init__(self) -> None:
+        self._answer: AnswerCaller | None = None
+
+    async def listen(self, bridges: Collection[str], answer: AnswerCaller) -> None:
+        self._answer = answer
+
+    async def stop(self) -> None:
+        self._answer = None
+
+    def failures(self) -> Mapping[str, str]:
+        return {}
+
+    async def ask(self, bridge: str, address: str, path: str) -> MetadataAnswer:
+        assert self._answer is not None
+        return await self._answer(bridge, address, path)
+
+
+def plain_ports() -> ServicePorts:
+    """All of them."""
+    return ServicePorts(PlainDhcp(), PlainNames(), PlainFirewall(), PlainMetadata())
