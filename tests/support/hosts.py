@@ -55,6 +55,8 @@ class Host:
         (directory / "machine-id").write_text(f"{uuid4().hex}\n")
         self.boot()
         self.configure()
+        self.enter: tuple[str, ...] = ()
+        """A command that runs the daemon somewhere else."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self) -> None:
@@ -69,7 +71,7 @@ class Host:
         """Start the daemon."""
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                [*COMMAND, "node", "--config", str(self.config), *options],
+                [*self.enter, *COMMAND, "node", "--config", str(self.config), *options],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment(),

@@ -1,0 +1,181 @@
+"""Three coordinators in namespaces on three ZooKeeper servers: each a real ``outlive node``, which makes its own links.
+
+They share one switch (namespace ``fab``), on which each has ``eth0``. The ensemble listens on the machine's loopback; a
+forwarder has it at the switch's address. Controllers run on two hosts. Nothing here is replaced by something simpler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.support.command import Server, outlive
+from tests.support.hosts import Host, within
+from tests.support.network_hosts import NetworkHosts
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.zookeeper import access_file, ask_controller, running_controller, shared_ensemble
+
+NAMES = ("node-11", "node-12", "node-13")
+SWITCH, FLOATING = "10.91.0.1", "10.91.0.250"
+NET = "10.91.0.0/24"
+API_PORT = 8443
+LIMIT_S = 60.0
+
+
+class BareMetal:
+    """All of it; ``stack`` ends what was started."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self._stack = folder, stack
+        self.spaces = NetworkHosts(f"ol{os.getpid()}", NAMES, ())
+        access = replace(shared_ensemble().new_chroot(), user="ctl", password="a")
+        self.file = access_file(folder / "ctl.yaml", access)
+        """How the machine itself reaches the ensemble, with the rights of a controller."""
+        self._inside = replace(access, servers=tuple(f"{SWITCH}:{one.client}" for one in shared_ensemble().servers))
+        self.hosts: dict[str, Host] = {}
+        self.controllers: dict[str, Server] = {}
+
+    # --- what it is made of
+
+    def make(self, **sections: dict[str, Any]) -> None:
+        """Networks, the cluster's own documents and two controllers. ``sections``: more of each ``node.yaml``."""
+        self._stack.callback(self.spaces.close)
+        self.spaces.make()
+        self.spaces.ip("fab", "link", "add", "sw0", "type", "bridge", "forward_delay", "0")
+        self.spaces.ip("fab", "link", "set", "sw0", "up")
+        self.spaces.ip("fab", "addr", "add", f"{SWITCH}/24", "dev", "sw0")
+        self._forward()
+        controllers = access_file(self.folder / "controllers.yaml", self._inside)
+        coordinators = access_file(self.folder / "coord.yaml", replace(self._inside, user="coord", password="b"))
+        self.command("zookeeper", "init", "--coordinators", coordinators)
+        for number, name in enumerate(NAMES):
+            self.spaces._cable(name, "eth0", "fab", f"p{number}", "", "sw0")
+            self.spaces.ip(name, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+        for name in NAMES[1:]:
+            state, listen = self.folder / f"controller-{name}", f"{self.address(name)}:{API_PORT}"
+            enter = self.enter(name)
+            controller = running_controller(state, controllers, listen=listen, enter=enter)
+            self.controllers[name] = self._stack.enter_context(controller)
+        spec = {"systemNetworks": {"cluster": {"cidr": NET, "floating": FLOATING}}}
+        document = {"apiVersion": "outlive.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "default"}}
+        file = self.folder / "cluster.json"
+        file.write_text(json.dumps(document | {"spec": spec}))
+        self.command("apply", "-f", file)
+        for name in NAMES:
+            links = {"systemNetworks": {"cluster": {"device": "eth0"}}, "confirmTimeout": "12s"}
+            services = {"publicDir": str(self.folder / f"public-{name}")}
+            server = {"store": "zookeeper", "zookeeper": str(coordinators)}
+            key = {"keyFile": str(self.folder / f"controller-{NAMES[1]}" / "cluster-key")}
+            given = {"server": server | key, "links": links, "services": services, **sections}
+            host = Host(self.folder / name, name, "", Path(), **given)
+            host.sections["host"]["mode"] = "coordinator"
+            host.enter = self.enter(name)
+            host.configure()
+            self.hosts[name] = host
+            self._stack.callback(host.close)
+
+    @staticmethod
+    def address(name: str) -> str:
+        """Of a host, by the number in its name."""
+        return f"10.91.0.{name.rpartition('-')[2]}"
+
+    def enter(self, name: str) -> tuple[str, ...]:
+        """What runs a command on a host."""
+        return ("ip", "netns", "exec", f"{self.spaces.prefix}-{name}")
+
+    def _forward(self) -> None:
+        """Have the servers of the ensemble at the address of the switch."""
+        loop = asyncio.new_event_loop()
+        with self.spaces.inside("fab"):
+            sockets = [(one.client, socket.create_server((SWITCH, one.client))) for one in shared_ensemble().servers]
+
+        async def serve() -> None:
+            for port, listening in sockets:
+                await asyncio.start_server(TcpProxy(port).serve, sock=listening)
+
+        loop.run_until_complete(serve())
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+
+        def end() -> None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(asyncio.sleep(0.1))
+            loop.close()
+            for _, listening in sockets:
+                listening.close()
+
+        self._stack.callback(end)
+
+    # --- what is asked of it
+
+    def command(self, *words: str | Path) -> str:
+        """What a command prints that goes to the ensemble itself."""
+        store = () if words[0] == "zookeeper" else ("--store", "zookeeper")
+        done = outlive(*words, *store, "--zookeeper", self.file)
+        assert done.code == 0, f"{words}: {done.err}"
+        return done.out
+
+    def api_command(self, *words: str) -> str:
+        """The same over the API of a controller."""
+        name, server = next(iter(self.controllers.items()))
+        return ask_controller(server, self.folder / f"controller-{name}", *words, enter=self.enter("fab"))
+
+    def documents(self, plural: str) -> list[dict[str, Any]]:
+        """All documents of a kind."""
+        found = json.loads(self.command("get", plural, "-o", "json") or "[]")
+        items: list[dict[str, Any]] = found.get("items", [found]) if isinstance(found, dict) else found
+        return items
+
+    def primary(self) -> str:
+        """Who has the role, once a hand-over is over; empty while nobody has."""
+        record = next((one["record"] for one in self.documents("elections") if one["metadata"]["name"] == "primary"), {})
+        holder: str = record.get("holder", "") if not record.get("phase") else ""
+        return holder
+
+    def pings(self, address: str, space: str = "fab") -> bool:
+        """Whether one answers."""
+        try:
+            self.spaces.run(space, "ping", "-c1", "-W1", "-q", address)
+        except AssertionError:
+            return False
+        return True
+
+    def wait(self, claim: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
+        """Wait until it is so; for how long that was."""
+        began = time.monotonic()
+        assert within(limit_s, claim), f"{what} is not so after {limit_s:g} s\n{self.told()}"
+        return time.monotonic() - began
+
+    def told(self) -> str:
+        """The ends of all logs, and the faults."""
+        logs = [f"--- {one.name}\n{one.said()[-1000:]}{one.logged()[-4000:]}" for one in self.hosts.values()]
+        return "\n".join([*logs, *(str(one) for one in self.faults())])
+
+    def faults(self) -> list[tuple[str, str]]:
+        """Codes of the faults that are there, and what they say, but for those of what the scene leaves out."""
+        return [(one["code"], str(one.get("fields", ""))) for one in self.documents("faults")]
+
+
+@contextmanager
+def bare_metal(**sections: dict[str, Any]) -> Iterator[BareMetal]:
+    """Have it, in a folder that programs without rights can read too."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outlive-")))
+        folder.chmod(0o755)
+        made = BareMetal(folder, stack)
+        made.make(**sections)
+        yield made
