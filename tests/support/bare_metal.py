@@ -18,15 +18,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from msgspec.structs import replace
 
-from tests.support.command import Server, outlive
+from tests.support.command import Server, outlive, spawned
 from tests.support.hosts import Host, within
 from tests.support.network_hosts import NetworkHosts
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import access_file, ask_controller, running_controller, shared_ensemble
 
 NAMES = ("node-11", "node-12", "node-13")
+PLAIN = "node-14"
+"""A host that is no coordinator, and uses the API of the controllers."""
+UNIT = Path(__file__).resolve().parents[2] / "packaging/systemd/outlive-node.service"
 SWITCH, FLOATING = "10.91.0.1", "10.91.0.250"
 NET = "10.91.0.0/24"
 API_PORT = 8443
@@ -38,7 +42,7 @@ class BareMetal:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
-        self.spaces = NetworkHosts(f"ol{os.getpid()}", NAMES, ())
+        self.spaces = NetworkHosts(f"ol{os.getpid()}", (*NAMES, PLAIN), ())
         access = replace(shared_ensemble().new_chroot(), user="ctl", password="a")
         self.file = access_file(folder / "ctl.yaml", access)
         """How the machine itself reaches the ensemble, with the rights of a controller."""
@@ -48,8 +52,8 @@ class BareMetal:
 
     # --- what it is made of
 
-    def make(self, **sections: dict[str, Any]) -> None:
-        """Networks, the cluster's own documents and two controllers. ``sections``: more of each ``node.yaml``."""
+    def make(self) -> None:
+        """Networks, the cluster's own documents and two controllers."""
         self._stack.callback(self.spaces.close)
         self.spaces.make()
         self.spaces.ip("fab", "link", "add", "sw0", "type", "bridge", "forward_delay", "0")
@@ -59,7 +63,7 @@ class BareMetal:
         controllers = access_file(self.folder / "controllers.yaml", self._inside)
         coordinators = access_file(self.folder / "coord.yaml", replace(self._inside, user="coord", password="b"))
         self.command("zookeeper", "init", "--coordinators", coordinators)
-        for number, name in enumerate(NAMES):
+        for number, name in enumerate((*NAMES, PLAIN)):
             self.spaces._cable(name, "eth0", "fab", f"p{number}", "", "sw0")
             self.spaces.ip(name, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
         for name in NAMES[1:]:
@@ -72,18 +76,41 @@ class BareMetal:
         file = self.folder / "cluster.json"
         file.write_text(json.dumps(document | {"spec": spec}))
         self.command("apply", "-f", file)
+        server = {
+            "store": "zookeeper",
+            "zookeeper": str(coordinators),
+            "keyFile": str(self.folder / f"controller-{NAMES[1]}" / "cluster-key"),
+        }
         for name in NAMES:
-            links = {"systemNetworks": {"cluster": {"device": "eth0"}}, "confirmTimeout": "12s"}
-            services = {"publicDir": str(self.folder / f"public-{name}")}
-            server = {"store": "zookeeper", "zookeeper": str(coordinators)}
-            key = {"keyFile": str(self.folder / f"controller-{NAMES[1]}" / "cluster-key")}
-            given = {"server": server | key, "links": links, "services": services, **sections}
-            host = Host(self.folder / name, name, "", Path(), **given)
-            host.sections["host"]["mode"] = "coordinator"
-            host.enter = self.enter(name)
-            host.configure()
-            self.hosts[name] = host
-            self._stack.callback(host.close)
+            self._add_host(name, server=server)
+            self.hosts[name].sections["host"]["mode"] = "coordinator"
+            self.hosts[name].configure()
+
+    def join(self) -> Host:
+        """The plain host, with a token that it was given for a join token."""
+        name, server = next(iter(self.controllers.items()))
+        host = self._add_host(PLAIN)
+        del host.sections["server"]
+        host.configure()
+        token = self.folder / "join.token"
+        token.write_text(self.api_command("token", "create", "--join").split()[-1])
+        seen = json.loads((self.folder / f"controller-{name}" / "server.json").read_text())["fingerprint"]
+        words = ("node", "join", server.url, "--token", f"@{token}", "--fingerprint", seen, "--config", host.config)
+        done = spawned(*words, enter=self.enter(PLAIN))
+        assert done.code == 0, done.err
+        host.sections["server"] = yaml.safe_load(host.config.read_text())["server"]
+        host.sections["server"]["url"] = ",".join(one.url for one in self.controllers.values())
+        host.configure()
+        return host
+
+    def _add_host(self, name: str, **sections: dict[str, Any]) -> Host:
+        links = {"systemNetworks": {"cluster": {"device": "eth0"}}, "confirmTimeout": "4s"}
+        services = {"publicDir": str(self.folder / f"public-{name}")}
+        host = Host(self.folder / name, name, "", Path(), links=links, services=services, **sections)
+        host.enter = (*self.enter(name), *unit_rights())
+        self.hosts[name] = host
+        self._stack.callback(host.close)
+        return host
 
     @staticmethod
     def address(name: str) -> str:
@@ -170,12 +197,20 @@ class BareMetal:
         return [(one["code"], str(one.get("fields", ""))) for one in self.documents("faults")]
 
 
+def unit_rights() -> tuple[str, ...]:
+    """What runs a daemon with the capabilities of its systemd unit, and no others."""
+    lines = UNIT.read_text().splitlines()
+    (line,) = [one for one in lines if one.startswith("CapabilityBoundingSet=")]
+    kept = [f"+{one.removeprefix('CAP_').lower()}" for one in line.partition("=")[2].split()]
+    return ("setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *kept])}")
+
+
 @contextmanager
-def bare_metal(**sections: dict[str, Any]) -> Iterator[BareMetal]:
+def bare_metal() -> Iterator[BareMetal]:
     """Have it, in a folder that programs without rights can read too."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outlive-")))
         folder.chmod(0o755)
         made = BareMetal(folder, stack)
-        made.make(**sections)
+        made.make()
         yield made
