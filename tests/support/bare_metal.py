@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +27,7 @@ from msgspec.structs import replace
 from tests.support.command import Server, outlive, spawned
 from tests.support.hosts import Host, within
 from tests.support.network_hosts import NetworkHosts
+from tests.support.primary_hosts import lost_pings
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.zookeeper import access_file, ask_controller, running_controller, shared_ensemble
 
@@ -33,6 +37,10 @@ PLAIN = "node-14"
 UNIT = Path(__file__).resolve().parents[2] / "packaging/systemd/outlive-node.service"
 SWITCH, FLOATING = "10.91.0.1", "10.91.0.250"
 NET = "10.91.0.0/24"
+DENY_WRITE_EXECUTE = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""As ``MemoryDenyWriteExecute=yes`` of a unit."""
 API_PORT = 8443
 LIMIT_S = 60.0
 
@@ -71,11 +79,7 @@ class BareMetal:
             enter = self.enter(name)
             controller = running_controller(state, controllers, listen=listen, enter=enter)
             self.controllers[name] = self._stack.enter_context(controller)
-        spec = {"systemNetworks": {"cluster": {"cidr": NET, "floating": FLOATING}}}
-        document = {"apiVersion": "outlive.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "default"}}
-        file = self.folder / "cluster.json"
-        file.write_text(json.dumps(document | {"spec": spec}))
-        self.command("apply", "-f", file)
+        self.apply("Cluster", "default", {"systemNetworks": {"cluster": {"cidr": NET, "floating": FLOATING}}})
         server = {
             "store": "zookeeper",
             "zookeeper": str(coordinators),
@@ -93,7 +97,10 @@ class BareMetal:
         del host.sections["server"]
         host.configure()
         token = self.folder / "join.token"
-        token.write_text(self.api_command("token", "create", "--join").split()[-1])
+        token.write_text(
+            json.loads(self.api_command("token", "create", "--join", "--host", PLAIN, "-o", "json"))["token"]
+        )
+        token.chmod(0o600)
         seen = json.loads((self.folder / f"controller-{name}" / "server.json").read_text())["fingerprint"]
         words = ("node", "join", server.url, "--token", f"@{token}", "--fingerprint", seen, "--config", host.config)
         done = spawned(*words, enter=self.enter(PLAIN))
@@ -156,6 +163,13 @@ class BareMetal:
         assert done.code == 0, f"{words}: {done.err}"
         return done.out
 
+    def apply(self, kind: str, name: str, spec: dict[str, Any]) -> None:
+        """Apply a document."""
+        document = {"apiVersion": "outlive.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+        file = self.folder / f"{kind}.json"
+        file.write_text(json.dumps(document))
+        self.command("apply", "-f", file)
+
     def api_command(self, *words: str) -> str:
         """The same over the API of a controller."""
         name, server = next(iter(self.controllers.items()))
@@ -169,7 +183,9 @@ class BareMetal:
 
     def primary(self) -> str:
         """Who has the role, once a hand-over is over; empty while nobody has."""
-        record = next((one["record"] for one in self.documents("elections") if one["metadata"]["name"] == "primary"), {})
+        record = next(
+            (one["record"] for one in self.documents("elections") if one["metadata"]["name"] == "primary"), {}
+        )
         holder: str = record.get("holder", "") if not record.get("phase") else ""
         return holder
 
@@ -180,6 +196,19 @@ class BareMetal:
         except AssertionError:
             return False
         return True
+
+    @contextmanager
+    def pinged(self, address: str) -> Iterator[list[int]]:
+        """Ping an address every 25 ms from the switch meanwhile; afterwards how many were sent, and how many lost."""
+        command = [*self.enter("fab"), "ping", "-q", "-i", "0.025", "-W", "1", address]
+        found: list[int] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            try:
+                yield found
+            finally:
+                child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=10)
+        found.extend(lost_pings(out))
 
     def wait(self, claim: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
         """Wait until it is so; for how long that was."""
@@ -192,9 +221,9 @@ class BareMetal:
         logs = [f"--- {one.name}\n{one.said()[-1000:]}{one.logged()[-4000:]}" for one in self.hosts.values()]
         return "\n".join([*logs, *(str(one) for one in self.faults())])
 
-    def faults(self) -> list[tuple[str, str]]:
-        """Codes of the faults that are there, and what they say, but for those of what the scene leaves out."""
-        return [(one["code"], str(one.get("fields", ""))) for one in self.documents("faults")]
+    def faults(self) -> set[tuple[str, str]]:
+        """The faults that are there: code, and whom they are about."""
+        return {(one["code"], one["subject"]["name"]) for one in self.documents("faults")}
 
 
 def unit_rights() -> tuple[str, ...]:
@@ -202,7 +231,8 @@ def unit_rights() -> tuple[str, ...]:
     lines = UNIT.read_text().splitlines()
     (line,) = [one for one in lines if one.startswith("CapabilityBoundingSet=")]
     kept = [f"+{one.removeprefix('CAP_').lower()}" for one in line.partition("=")[2].split()]
-    return ("setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *kept])}")
+    rights = ("setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *kept])}")
+    return (*rights, sys.executable, "-I", "-S", "-c", DENY_WRITE_EXECUTE)
 
 
 @contextmanager
