@@ -223,7 +223,7 @@ class BareMetal:
 
     def faults(self) -> set[tuple[str, str]]:
         """The faults that are there: code, and whom they are about."""
-        return {(one["code"], one["subject"]["name"]) for one in self.documents("faults")}
+        return {(one["code"], one["subject"]["name"]) for one in self.documents("faults") if not one.get("ended")}
 
 
 def unit_rights() -> tuple[str, ...]:
