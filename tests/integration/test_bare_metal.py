@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.bare_metal import FLOATING, NAMES, PLAIN, SWITCH, bare_metal
+from tests.support.zookeeper import shared_ensemble
 
 pytestmark = [
     pytest.mark.component("zookeeper"),
@@ -60,6 +61,15 @@ def test_a_managed_network_is_served_handed_over_and_outlives_the_daemon_of_the_
         metal.api_command("network", "acl", "add", "blue", "no-ping", rule, "--direction", "out")
         metal.wait(lambda: not metal.pings(SWITCH, "g1"), "the firewall drops it")
         assert metal.pings("10.71.0.1", "g1")
+
+        leader = shared_ensemble().leader()
+        with metal.pinged(FLOATING) as sent_and_lost:
+            leader.kill()
+            metal.wait(lambda: any(one.mode == "leader" for one in shared_ensemble().servers), "another server leads")
+            metal.command("network", "acl", "remove", "blue", "no-ping")
+            metal.wait(lambda: metal.pings(SWITCH, "g1"), "the primary follows the store")
+        assert (metal.primary(), sent_and_lost[1] <= 2) == (first, True), "one server less is nothing to the role"
+        leader.start()
 
         with metal.pinged(FLOATING) as sent_and_lost:
             metal.command("host", "primary", second, "--wait")

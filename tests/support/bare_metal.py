@@ -62,6 +62,7 @@ class BareMetal:
 
     def make(self) -> None:
         """Networks, the cluster's own documents and two controllers."""
+        self._stack.callback(shared_ensemble().start)  # where a test has killed a server of it
         self._stack.callback(self.spaces.close)
         self.spaces.make()
         self.spaces.ip("fab", "link", "add", "sw0", "type", "bridge", "forward_delay", "0")
