@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,16 @@ import yaml
 from lab.zookeeper import free_ports
 from msgspec.structs import replace
 from tests.conformance.objects import election, vm, with_project
-from tests.support.command import COMMAND, Server, environment, outlive, spawned
+from tests.support.command import outlive, spawned
 from tests.support.loops import run_real
-from tests.support.zookeeper import TestEnsemble, shared_ensemble, zookeeper_store
+from tests.support.zookeeper import (
+    TestEnsemble,
+    access_file,
+    ask_controller,
+    running_controller,
+    shared_ensemble,
+    zookeeper_store,
+)
 
 from outlive.base.errors import Forbidden, Unavailable
 from outlive.resources import KINDS, Cluster, Election, Membership, ObjectMeta, Secret, VirtualMachine
@@ -28,57 +34,20 @@ from outlive.store.zookeeper.requests import put
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 
 
-def access_file(path: Path, access: ZooKeeperAccess) -> Path:
-    document: dict[str, object] = {"servers": list(access.servers), "chroot": access.chroot, "sessionS": 4.0}
-    if access.user:
-        document |= {"user": access.user, "password": access.password}
-    if access.tls is not None:
-        document["tls"] = {"authority": access.tls.authority}
-    path.write_text(yaml.safe_dump(document))
-    path.chmod(0o600)
-    return path
-
-
-@contextmanager
-def controller(directory: Path, file: Path) -> Iterator[Server]:
-    words = ["controller", "--store", "zookeeper", "--zookeeper", str(file)]
-    command = [*COMMAND, *words, "--state-dir", str(directory), "--listen", "127.0.0.1:0"]
-    with (directory.parent / f"{directory.name}.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), bufsize=1)
-        server = Server(process, [])
-        try:
-            server.url = server.until("ready on").partition("ready on ")[2].split()[0]
-            yield server
-        finally:
-            server.stop(signal.SIGKILL)
-
-
-def asked(server: Server, directory: Path, *words: str) -> str:
-    fingerprint = json.loads((directory / "server.json").read_text())["fingerprint"]
-    env = {
-        "OUTLIVE_SERVER": server.url,
-        "OUTLIVE_TOKEN": f"@{directory / 'token'}",
-        "OUTLIVE_FINGERPRINT": fingerprint,
-    }
-    done = spawned(*words, env=env)
-    assert done.code == 0, done.err
-    return done.out
-
-
 def test_two_controllers_share_keys_and_objects_and_commands_reach_the_ensemble_itself(tmp_path: Path) -> None:
     file = access_file(tmp_path / "zookeeper.yaml", shared_ensemble().new_chroot())
     assert "is ready" in outlive("zookeeper", "init", "--zookeeper", file).out
     direct = ("--store", "zookeeper", "--zookeeper", file)
     first, second = tmp_path / "one", tmp_path / "two"
-    with controller(first, file) as one, controller(second, file) as two:
+    with running_controller(first, file) as one, running_controller(second, file) as two:
         assert (first / "token").read_bytes() == (second / "token").read_bytes()
         assert (first / "cluster-key").read_bytes() == (second / "cluster-key").read_bytes()
         spec = tmp_path / "flavor.yaml"
         spec.write_text(
             "apiVersion: outlive.dev/v1alpha1\nkind: Flavor\nmetadata: {name: m1}\nspec: {flavorName: m1.small}\n"
         )
-        asked(one, first, "apply", "-f", str(spec))
-        assert "m1.small" in asked(two, second, "get", "flavors")
+        ask_controller(one, first, "apply", "-f", str(spec))
+        assert "m1.small" in ask_controller(two, second, "get", "flavors")
         assert "m1.small" in outlive("get", "flavors", *direct).out
         end = time.monotonic() + 30.0
         while True:

@@ -73,10 +73,16 @@ def _same_logging_after() -> Iterator[None]:
             structlog.configure(**before)
 
 
-def spawned(*arguments: str | Path, stdin: bytes = b"", env: dict[str, str] | None = None, **options: Any) -> Result:
-    """Run a command as a process."""
+def spawned(
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    env: dict[str, str] | None = None,
+    enter: Sequence[str] = (),
+    **options: Any,
+) -> Result:
+    """Run a command as a process. ``enter``: a command that runs it somewhere else."""
     done = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*enter, *COMMAND, *map(str, arguments)],
         input=stdin,
         capture_output=True,
         env=environment(**(env or {})),

@@ -55,11 +55,19 @@ class Host:
         (directory / "machine-id").write_text(f"{uuid4().hex}\n")
         self.boot()
         self.configure()
+        self.enter: tuple[str, ...] = ()
+        """A command that runs the daemon somewhere else."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def configure(self) -> None:
         """Write the configuration."""
         self.config.write_text(yaml.safe_dump(self.sections))
+
+    def replace_section(self, name: str, **fields: Any) -> None:
+        """Change a section, and have the daemon take its own place in the same process."""
+        self.sections[name] = {**self.sections.get(name, {}), **fields}
+        self.configure()
+        self.signal(signal.SIGUSR2)
 
     def boot(self) -> None:
         """Another boot begins."""
@@ -69,7 +77,7 @@ class Host:
         """Start the daemon."""
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                [*COMMAND, "node", "--config", str(self.config), *options],
+                [*self.enter, *COMMAND, "node", "--config", str(self.config), *options],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=environment(),

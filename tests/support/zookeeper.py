@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import json
+import signal
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import yaml
 from lab.zookeeper import ZooKeeperEnsemble
 
 from outlive.base.clock import Clock, SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
+from tests.support.command import COMMAND, Server, environment, spawned
 from tests.support.ensemble_guardian import end_servers, guard_folder
 
 MEMORY = Path("/dev/shm")
@@ -68,3 +74,45 @@ def zookeeper_store(access: ZooKeeperAccess, seed: int = 1, clock: Clock | None 
     """A store of its own there; it connects with the first call."""
     used = clock or SystemClock()
     return ZooKeeperStore(ZooKeeperClient(access), clock=used, ids=SystemIds(), random=Random(seed))
+
+
+def access_file(path: Path, access: ZooKeeperAccess) -> Path:
+    """The access as a file, such as commands read."""
+    document: dict[str, object] = {"servers": list(access.servers), "chroot": access.chroot, "sessionS": 4.0}
+    if access.user:
+        document |= {"user": access.user, "password": access.password}
+    if access.tls is not None:
+        document["tls"] = {"authority": access.tls.authority}
+    path.write_text(yaml.safe_dump(document))
+    path.chmod(0o600)
+    return path
+
+
+@contextmanager
+def running_controller(
+    directory: Path, file: Path, *, listen: str = "127.0.0.1:0", enter: Sequence[str] = ()
+) -> Iterator[Server]:
+    """A process of ``outlive controller``, once it serves. ``enter``: a command that runs it somewhere else."""
+    words = ["controller", "--store", "zookeeper", "--zookeeper", str(file)]
+    command = [*enter, *COMMAND, *words, "--state-dir", str(directory), "--listen", listen]
+    with (directory.parent / f"{directory.name}.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), bufsize=1)
+        server = Server(process, [])
+        try:
+            server.url = server.until("ready on").partition("ready on ")[2].split()[0]
+            yield server
+        finally:
+            server.stop(signal.SIGKILL)
+
+
+def ask_controller(server: Server, directory: Path, *words: str, enter: Sequence[str] = ()) -> str:
+    """What a command prints that goes to this controller."""
+    fingerprint = json.loads((directory / "server.json").read_text())["fingerprint"]
+    env = {
+        "OUTLIVE_SERVER": server.url,
+        "OUTLIVE_TOKEN": f"@{directory / 'token'}",
+        "OUTLIVE_FINGERPRINT": fingerprint,
+    }
+    done = spawned(*words, env=env, enter=enter)
+    assert done.code == 0, done.err
+    return done.out

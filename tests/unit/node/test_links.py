@@ -14,6 +14,7 @@ from outlive.base.errors import BadInput, Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.links import LinkSettings
+from outlive.node.links.notes import placed_by
 from outlive.node.links.plan import SYSTEM, ConfirmInput, LinkPlanInput, confirm_change, plan_links, undo_ops
 from outlive.node.links.settings import SystemLink
 from outlive.node.links.traffic import rates_between
@@ -225,6 +226,42 @@ def test_an_own_address_that_is_another_one_now_replaces_the_former() -> None:
     cluster = after.named("brcluster")
     assert cluster is not None
     assert set(cluster.addresses) == {"10.0.0.8/24", "10.0.1.7/24", "10.0.1.8/24", "172.20.0.5/24", "10.0.0.250/24"}
+
+
+def placed_after(given: LinkFacts, found: FoundLinks) -> LinkFacts:
+    """The same host once its daemon has written down what it has put on bridges."""
+    addresses, ports = placed_by(compose_links(given, found), found)
+    return replace(given, former=addresses, former_ports=ports)
+
+
+def on_card(given: LinkFacts, device: str) -> LinkFacts:
+    """The same host with its cluster network on another card."""
+    systems = {"cluster": SystemLink(device=device)}
+    return replace(given, settings=replace(given.settings, system_networks=systems))
+
+
+def test_a_card_that_is_another_one_now_replaces_the_former_before_it_is_a_port_itself() -> None:
+    given = on_card(facts(), "eth0")
+    first, _ = settle(given, CARDS)
+    guest = replace(first, links=(*first.links, HostLink(name="vnet0", bridge="brcluster", up=True)))
+    after, ops = settle(on_card(placed_after(given, guest), "eth1"), guest)
+    ports = {one.name for one in after.links if one.bridge == "brcluster"}
+    assert ports == {"eth1", "vnet0"}, "what others have put there stays"
+    assert [one.op for one in ops if one.op in ("attach", "detach")] == ["detach", "attach"]
+    back = after
+    for op in undo_ops(ops, guest):
+        back = apply(back, op)
+    assert {one.name for one in back.links if one.bridge == "brcluster"} == {"eth0", "vnet0"}
+
+
+def test_a_card_that_cannot_be_replaced_stays_and_is_known_until_it_can() -> None:
+    given = on_card(facts(), "eth0")
+    found, _ = settle(given, CARDS)
+    nowhere = on_card(placed_after(given, found), "eth9")
+    found, ops = settle(nowhere, found)
+    assert [one.op for one in ops if one.op in ("attach", "detach")] == []
+    found, _ = settle(on_card(placed_after(nowhere, found), "eth1"), found)
+    assert {one.name for one in found.links if one.bridge == "brcluster"} == {"eth1"}
 
 
 NETWORKS = st.lists(

@@ -8,8 +8,8 @@ import msgspec
 
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.links.wanted import PlacedAddress, WantedLinks
-from outlive.node.ports.links import LinkNotes, LinkOp
+from outlive.node.links.wanted import PlacedAddress, PlacedPort, WantedLinks
+from outlive.node.ports.links import FoundLinks, LinkNotes, LinkOp
 from outlive.resources.cluster import SystemNetwork, SystemNetworkName
 from outlive.resources.codec import decode_as, encode, encode_canonical
 
@@ -30,14 +30,38 @@ class LinkMemory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     the daemon anew."""
     placed: tuple[PlacedAddress, ...] = ()
     """Own addresses that the daemon has put on bridges."""
+    ports: tuple[PlacedPort, ...] = ()
+    """Devices that it has put into bridges."""
     system_networks: dict[SystemNetworkName, SystemNetwork] = {}
     """The cluster's, as they were read last: a host that boots needs its addresses before it reaches the store."""
 
 
 def digest_of(wanted: WantedLinks) -> str:
     """By which links that the host is reached by are known, whatever networks of VMs there are."""
-    system = msgspec.structs.replace(wanted, networks=(), remotes=(), cluster_mtu=0, former=(), problems={})
+    system = msgspec.structs.replace(
+        wanted, networks=(), remotes=(), cluster_mtu=0, former=(), former_ports=(), problems={}
+    )
     return hashlib.sha256(encode_canonical(system)).hexdigest()
+
+
+def placed_by(wanted: WantedLinks, found: FoundLinks) -> tuple[tuple[PlacedAddress, ...], tuple[PlacedPort, ...]]:
+    """Return what the daemon has put on bridges: what is wanted, and of the former what is still there.
+
+    A former one that cannot be replaced yet stays known, so that it goes once it can.
+    """
+    addresses = [
+        PlacedAddress(bridge=one.bridge, address=address) for one in wanted.bridges for address in one.addresses
+    ]
+    for address in wanted.former:
+        link = found.named(address.bridge)
+        if link is not None and address.address in link.addresses:
+            addresses.append(address)
+    ports = [PlacedPort(bridge=one.bridge, device=one.device) for one in wanted.bridges]
+    for port in wanted.former_ports:
+        link = found.named(port.device)
+        if link is not None and link.bridge == port.bridge:
+            ports.append(port)
+    return tuple(dict.fromkeys(addresses)), tuple(dict.fromkeys(ports))
 
 
 class LinkMemoryKeeper:

@@ -51,7 +51,7 @@ def plan_links(given: LinkPlanInput) -> LinkPlan:
     """
     wanted, found = given.wanted, given.found
     problems = dict(wanted.problems)
-    system: list[LinkOp] = []
+    system: list[LinkOp] = [*_leave_ports(wanted, found)]
     for bridge in wanted.bridges:
         names = [name for name, own in wanted.bridge_of.items() if own == bridge.bridge]
         why = _bridge_problem(bridge, found)
@@ -90,6 +90,8 @@ def undo_ops(ops: Iterable[LinkOp], former: FoundLinks) -> tuple[LinkOp, ...]:
             case "attach" if link is not None:
                 back = LinkOp(op="attach", device=op.device, value=link.bridge)
                 undone.append(back if link.bridge else LinkOp(op="detach", device=op.device))
+            case "detach" if link is not None and link.bridge:
+                undone.append(LinkOp(op="attach", device=op.device, value=link.bridge))
             case "mtu" if link is not None:
                 undone.append(LinkOp(op="mtu", device=op.device, value=str(link.mtu)))
             case "up" if link is not None and not link.up:
@@ -157,6 +159,19 @@ def _leave_former(wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:
         link = found.named(one.bridge)
         if one.bridge in kept and (one.bridge, one.address) not in now and link and one.address in link.addresses:
             yield LinkOp(op="removeAddress", device=one.bridge, value=one.address)
+
+
+def _leave_ports(wanted: WantedLinks, found: FoundLinks) -> Iterator[LinkOp]:
+    """Devices of the past that are still ports, once what replaces them can be one.
+
+    A bridge with two ways to the other hosts would pass everything round and round, so the old one goes first.
+    """
+    replaced = {one.bridge for one in wanted.bridges if not _bridge_problem(one, found)}
+    devices = {one.device for one in wanted.bridges}
+    for port in wanted.former_ports:
+        link = found.named(port.device)
+        if port.bridge in replaced and port.device not in devices and link is not None and link.bridge == port.bridge:
+            yield LinkOp(op="detach", device=port.device)
 
 
 def _is_made_now(key: str, ops: Iterable[LinkOp]) -> bool:

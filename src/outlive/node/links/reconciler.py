@@ -16,7 +16,7 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import NotFound, OutliveError
 from outlive.base.logging import get_logger
-from outlive.node.links.notes import LinkMemoryKeeper, digest_of
+from outlive.node.links.notes import LinkMemoryKeeper, digest_of, placed_by
 from outlive.node.links.plan import (
     LINKS_CONFIRM,
     LINKS_PLAN,
@@ -28,7 +28,7 @@ from outlive.node.links.plan import (
     undo_ops,
 )
 from outlive.node.links.settings import LinkSettings
-from outlive.node.links.wanted import ORDER, LinkFacts, PlacedAddress, WantedLinks, compose_links
+from outlive.node.links.wanted import ORDER, LinkFacts, WantedLinks, compose_links
 from outlive.node.ports.links import FoundLinks, LinkOp, LinkPort
 from outlive.resources import Cluster, Hypervisor, ObjectRef, VirtualNetwork
 from outlive.resources.cluster import CLUSTER, SystemNetwork, SystemNetworkName
@@ -146,7 +146,7 @@ class LinkReconciler:
             if why:
                 problems[step.subject] = why
         if not any(step.subject == SYSTEM for step in plan.actions):
-            await self._remember(wanted)
+            await self._remember(wanted, found)
         self.wanted, self.found = wanted, found
         self._report(problems, problems.get(SYSTEM, ""))
 
@@ -167,6 +167,7 @@ class LinkReconciler:
             cluster_address=self._cluster_address,
             others=self._others,
             former=self._keeper.memory.placed,
+            former_ports=self._keeper.memory.ports,
         )
 
     async def _read_cluster(self) -> None:
@@ -231,7 +232,7 @@ class LinkReconciler:
             return ""  # such as after a boot: it has been good before
         if await self._confirmed():
             await self._keeper.change(undo=(), trying="", confirmed=digest, refused="")
-            await self._remember(wanted)
+            await self._remember(wanted, found)
             self.notify()
             return ""
         limit_s = self._limit_s()
@@ -288,12 +289,10 @@ class LinkReconciler:
             self._undone = "the daemon ended before the store had answered after the change, so it was undone"
             await self._undo(memory.trying, self._undone, refuse=True)
 
-    async def _remember(self, wanted: WantedLinks) -> None:
+    async def _remember(self, wanted: WantedLinks, found: FoundLinks) -> None:
         """Write down what is in place now."""
-        placed = tuple(
-            PlacedAddress(bridge=one.bridge, address=address) for one in wanted.bridges for address in one.addresses
-        )
-        changes: dict[str, object] = {"placed": placed, "system_networks": self._system_networks}
+        placed, ports = placed_by(wanted, found)
+        changes: dict[str, object] = {"placed": placed, "ports": ports, "system_networks": self._system_networks}
         if wanted.bridges and not any(name in wanted.problems for name in ORDER):
             changes["confirmed"] = digest_of(wanted)
         try:

@@ -66,6 +66,13 @@ class PlacedAddress(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     address: str
 
 
+class PlacedPort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A device that the daemon has put into a bridge."""
+
+    bridge: str
+    device: str
+
+
 class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """All of it."""
 
@@ -92,6 +99,8 @@ class WantedLinks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """… and what it has to take at least."""
     former: tuple[PlacedAddress, ...] = ()
     """Addresses that the daemon has put on bridges before."""
+    former_ports: tuple[PlacedPort, ...] = ()
+    """Devices that it has put into bridges before."""
     problems: dict[str, str] = {}
     """System network, or network of VMs → why it is not made."""
 
@@ -109,6 +118,7 @@ class LinkFacts(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
     """Addresses of the other hosts there."""
     former: tuple[PlacedAddress, ...] = ()
+    former_ports: tuple[PlacedPort, ...] = ()
 
 
 def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
@@ -159,6 +169,7 @@ def compose_links(facts: LinkFacts, found: FoundLinks) -> WantedLinks:
         bridge_device=facts.settings.bridge_device,
         bridge_mtu=facts.settings.bridge_mtu,
         former=facts.former,
+        former_ports=facts.former_ports,
     )
     local = own.get("cluster", facts.cluster_address)
     carrier, mtu = _cluster_device(wanted, local, found)
