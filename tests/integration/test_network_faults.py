@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -166,3 +167,23 @@ def test_addresses_of_a_primary_whose_daemon_is_killed_or_stopped_are_gone_with_
     finally:
         daemon.kill()
         daemon.wait(5)
+
+
+def test_a_service_manager_that_has_killed_the_daemon_and_its_guard_removes_what_is_noted(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    notes = tmp_path / "addresses"
+    command = [sys.executable, "-m", "outlive.drivers.services.role_guard_program", str(notes)]
+    addresses = (("vmbr10", "10.10.0.1/24"), ("vmbr10", "fd00:10::1/64"))
+    for device, address in addresses:
+        hosts.ip("a", "addr", "add", address, "dev", device)
+    hosts.ip("a", "addr", "add", "10.10.0.200/24", "dev", "vmbr10")
+    notes.write_text(json.dumps([*addresses, ("gone0", "10.99.0.1/24")]))
+    with hosts.inside("a"):
+        assert subprocess.run(command, check=False, timeout=20).returncode == 0
+        notes.write_text("no notes")
+        assert subprocess.run(command, check=False, timeout=20).returncode == 0
+    left = hosts.run("a", "ip", "-o", "addr", "show", "dev", "vmbr10")
+    assert "10.10.0.200" in left
+    assert not any(address in left for _, address in addresses)

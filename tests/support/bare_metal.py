@@ -35,6 +35,7 @@ NAMES = ("node-11", "node-12", "node-13")
 PLAIN = "node-14"
 """A host that is no coordinator, and uses the API of the controllers."""
 UNIT = Path(__file__).resolve().parents[2] / "packaging/systemd/outlive-node.service"
+NETWORKS = UNIT.parents[1] / "outlive-node-networks.conf"
 SWITCH, FLOATING = "10.91.0.1", "10.91.0.250"
 NET = "10.91.0.0/24"
 DENY_WRITE_EXECUTE = (
@@ -228,10 +229,10 @@ class BareMetal:
 
 
 def unit_rights() -> tuple[str, ...]:
-    """What runs a daemon with the capabilities of its systemd unit, and no others."""
-    lines = UNIT.read_text().splitlines()
-    (line,) = [one for one in lines if one.startswith("CapabilityBoundingSet=")]
-    kept = [f"+{one.removeprefix('CAP_').lower()}" for one in line.partition("=")[2].split()]
+    """What runs a daemon with the capabilities of its systemd unit and the drop-in for networks, and no others."""
+    lines = [*UNIT.read_text().splitlines(), *NETWORKS.read_text().splitlines()]
+    given = [one.partition("=")[2] for one in lines if one.startswith("CapabilityBoundingSet=")]
+    kept = [f"+{one.removeprefix('CAP_').lower()}" for one in " ".join(given).split()]
     rights = ("setpriv", "--no-new-privs", f"--bounding-set={','.join(['-all', *kept])}")
     return (*rights, sys.executable, "-I", "-S", "-c", DENY_WRITE_EXECUTE)
 

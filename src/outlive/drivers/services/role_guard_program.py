@@ -4,9 +4,13 @@ It reads lines from its standard input: ``until SECONDS`` (of the clock that goe
 DEVICE ADDRESS/LENGTH``, ``release DEVICE ADDRESS/LENGTH``, ``process PID``. It removes all addresses and kills all
 process groups once that time has passed, and at once when the input ends: then the daemon is gone. A daemon that was
 stopped, or hangs, gives no more time. It imports nothing of the product, so that nothing of it can hang here.
+
+With a file as its argument it removes the addresses that a daemon has noted there, and ends: for a service manager that
+has killed the daemon together with this process.
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -33,6 +37,8 @@ def remove_address(device: str, address: str) -> bool:
         index = socket.if_nametoindex(device)
     except OSError:
         return True
+    if family == socket.AF_INET:
+        keep_others(device)
     attributes = b"".join(struct.pack("HH", 4 + len(raw), kind) + raw for kind in (IFA_LOCAL, IFA_ADDRESS))
     body = struct.pack("BBBBi", family, int(length or 8 * len(raw)), 0, 0, index) + attributes
     message = struct.pack("IHHII", 16 + len(body), RTM_DELADDR, NLM_REQUEST_ACK, 1, 0) + body
@@ -43,6 +49,12 @@ def remove_address(device: str, address: str) -> bool:
         answer = netlink.recv(4096)
     (error,) = struct.unpack("i", answer[16:20])
     return error == 0 or -error in GONE
+
+
+def keep_others(device: str) -> None:
+    """Have the other addresses of a subnet stay when the one goes that was there first."""
+    with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv4/conf/{device}/promote_secondaries", "w") as setting:  # noqa: PTH123
+        setting.write("1")
 
 
 class Guard:
@@ -93,8 +105,31 @@ def started_at(pid: int) -> str:
         return ""
 
 
-def main() -> int:
-    """Until the input ends and nothing is left."""
+def read_notes(file: str) -> dict[tuple[str, str], None]:
+    """What a daemon has noted; nothing where there is no such file, or it cannot be understood."""
+    try:
+        with open(file, "rb") as notes:  # noqa: PTH123
+            return {(str(device), str(address)): None for device, address in json.load(notes)}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def take_back_all(guard: Guard) -> int:
+    """Remove everything, again and again; 1 where something is left after half a minute."""
+    for _ in range(30):
+        guard.take_back()
+        if not guard.has_something:
+            return 0
+        time.sleep(AGAIN_S)
+    return 1
+
+
+def main(arguments: list[str]) -> int:
+    """Until the input ends and nothing is left; with a file, until what is noted there is gone."""
+    if arguments:
+        noted = Guard()
+        noted.addresses = read_notes(arguments[0])
+        return take_back_all(noted)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon ends it by closing its input
@@ -113,13 +148,8 @@ def main() -> int:
                     guard.read(line.decode(errors="replace"))
         if time.clock_gettime(time.CLOCK_BOOTTIME) >= guard.until:
             guard.take_back()
-    for _ in range(30):
-        guard.take_back()
-        if not guard.has_something:
-            return 0
-        time.sleep(AGAIN_S)
-    return 1
+    return take_back_all(guard)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
