@@ -29,7 +29,7 @@ from outlive.resources import HOST_LABEL, ObjectRef, VirtualMachine
 from outlive.runtime.informer import Informer
 from outlive.store import Reset, Selector, Upsert, list_all
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
-from outlive.store.zookeeper.log import KEPT, ChangeReader, trim
+from outlive.store.zookeeper.log import KEPT, LogReader, trim
 from outlive.store.zookeeper.requests import put
 
 pytestmark = pytest.mark.component("zookeeper")
@@ -387,7 +387,7 @@ def test_a_log_that_begins_anew_is_listed_again(ensemble: TestEnsemble) -> None:
             await follower.until(lambda objects: objects == {"vm-0": one})
             log = (await store.layout()).log(VirtualMachine)
             await trim(store.client, log, 1, KEPT, renew_at=1)
-            assert (await ChangeReader(store.client, log).end()).number == 0
+            assert (await LogReader(store.client, log).end()).number == 0
             one = await store.replace(with_project(one, "q"))
             await patient(follower, {"vm-0": one})
             assert any(isinstance(each, Reset) for each in follower.seen)

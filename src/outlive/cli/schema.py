@@ -25,7 +25,7 @@ from outlive.resources import Cluster, Hypervisor
 from outlive.resources.cluster import CLUSTER, SchemaWish
 from outlive.store import compare_and_swap, list_all, read
 from outlive.store.schema.documents import BASE, latest_version, load_document
-from outlive.store.schema.plan import PlanInput, plan_schema
+from outlive.store.schema.plan import SchemaPlanInput, plan_schema
 
 if TYPE_CHECKING:
     from outlive.store import Store
@@ -87,7 +87,7 @@ async def plan(access: Access, output: Report, to: To = None) -> None:
     step = 1 if target >= start else -1
     documents = [load_document(version) for version in range(start, target + step, step)]
     ops = plan_schema(
-        PlanInput(
+        SchemaPlanInput(
             start=start,
             to=target,
             schemas={str(one.version): one.zookeeper for one in documents},

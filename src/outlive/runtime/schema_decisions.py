@@ -8,12 +8,12 @@ from outlive.runtime.decisions import Decision
 from outlive.runtime.schema_steps import SCHEMA_STEP
 from outlive.store.schema.gate import GateInput, GateResult, open_gate
 from outlive.store.schema.lock_tries import LockInput, LockResult, count_tries
-from outlive.store.schema.plan import PlanInput, SchemaPlan, plan_schema
+from outlive.store.schema.plan import SchemaPlan, SchemaPlanInput, plan_schema
 
 SCHEMA_PLAN: Final = Decision(
     "schema.plan",
     plan_schema,
-    PlanInput,
+    SchemaPlanInput,
     SchemaPlan,
     "Which paths are renamed, created and deleted between two versions of the storage schema",
     nulls_are_absent=True,

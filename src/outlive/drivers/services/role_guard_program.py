@@ -57,7 +57,7 @@ def keep_others(device: str) -> None:
         setting.write("1")
 
 
-class Guard:
+class RoleHoldings:
     """What was told so far."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def read_notes(file: str) -> dict[tuple[str, str], None]:
         return {}
 
 
-def take_back_all(guard: Guard) -> int:
+def take_back_all(guard: RoleHoldings) -> int:
     """Remove everything, again and again; 1 where something is left after half a minute."""
     for _ in range(30):
         guard.take_back()
@@ -127,13 +127,13 @@ def take_back_all(guard: Guard) -> int:
 def main(arguments: list[str]) -> int:
     """Until the input ends and nothing is left; with a file, until what is noted there is gone."""
     if arguments:
-        noted = Guard()
+        noted = RoleHoldings()
         noted.addresses = read_notes(arguments[0])
         return take_back_all(noted)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the daemon ends it by closing its input
-    guard, pending = Guard(), b""
+    guard, pending = RoleHoldings(), b""
     while True:
         left = guard.until - time.clock_gettime(time.CLOCK_BOOTTIME)
         wait = max(0.0, left) if guard.has_something and left > 0 else (AGAIN_S if guard.has_something else 60.0)

@@ -45,7 +45,7 @@ class PathConflict(Conflict):
     code = "conflict"
 
 
-class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaPlanInput(msgspec.Struct, frozen=True, kw_only=True):
     """A tree, and the two versions between which it is to go."""
 
     start: int = msgspec.field(name="from")
@@ -68,7 +68,7 @@ class SchemaPlan(msgspec.Struct, frozen=True, kw_only=True):
     everything below."""
 
 
-def plan_schema(given: PlanInput) -> SchemaPlan:
+def plan_schema(given: SchemaPlanInput) -> SchemaPlan:
     """Return the operations, one pair of neighbouring versions after the other.
 
     ``UnknownVersion``: a version on the way has no document. ``PathConflict``: a rename meets a path that exists.

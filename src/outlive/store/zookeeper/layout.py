@@ -24,7 +24,7 @@ SCHEMA_PATH: Final = "/schema"
 """The version of the storage schema; the same in all documents, since it says which of them counts."""
 
 
-class Layout:
+class TreeLayout:
     """The paths of one version of the storage schema."""
 
     def __init__(self, document: SchemaDocument) -> None:

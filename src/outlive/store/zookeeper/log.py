@@ -52,7 +52,7 @@ class Entry(msgspec.Struct, frozen=True):
         return f"{'d' if self.gone else 'u'},{self.name},{self.uid}".encode()
 
 
-class Place(msgspec.Struct, frozen=True):
+class LogPlace(msgspec.Struct, frozen=True):
     """How far a reader has come: the entry of this number is next."""
 
     log: int
@@ -67,7 +67,7 @@ def next_number(stat: ZnodeStat) -> int:
     return (int(stat.cversion) + int(stat.children_count)) // 2
 
 
-class ChangeReader:
+class LogReader:
     """Reads one log."""
 
     def __init__(
@@ -84,7 +84,7 @@ class ChangeReader:
         self._wake = wake
         self._make = make
 
-    async def end(self) -> Place:
+    async def end(self) -> LogPlace:
         """Where a reader begins that lists afterwards; the log is made where nobody has made it yet."""
         stat = await self._client.exists(self._path, fresh=True)
         if stat is None and self._make is not None:
@@ -92,9 +92,9 @@ class ChangeReader:
             stat = await self._client.exists(self._path, fresh=True)
         if stat is None:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")
-        return Place(stat.czxid, next_number(stat))
+        return LogPlace(stat.czxid, next_number(stat))
 
-    async def after(self, place: Place, *, fresh: bool) -> tuple[list[Entry], Place]:
+    async def after(self, place: LogPlace, *, fresh: bool) -> tuple[list[Entry], LogPlace]:
         """What was written since; ``Lagging`` where that cannot be said. ``fresh``: in a new session."""
         stat = await self._client.exists(self._path, self._wake, fresh=fresh)
         if stat is None or stat.czxid != place.log:
@@ -116,9 +116,9 @@ class ChangeReader:
             raw, state = one
             entries.append(_decode(path, raw))
             before = (state.czxid, state.ctime)
-        return entries, Place(place.log, end, before)
+        return entries, LogPlace(place.log, end, before)
 
-    async def is_behind(self, place: Place) -> bool:
+    async def is_behind(self, place: LogPlace) -> bool:
         """Whether there is more by now; else ``wake`` is called when there is."""
         return await self._client.exists(entry_path(self._path, place.number), self._wake) is not None
 

@@ -20,11 +20,11 @@ from outlive.resources import HOST_LABEL, ObjectRef, R
 from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
 from outlive.store.observers import wanted_label
 from outlive.store.selectors import Selector
-from outlive.store.zookeeper.log import ChangeReader, Entry, Lagging, Place
+from outlive.store.zookeeper.log import Entry, Lagging, LogPlace, LogReader
 from outlive.store.zookeeper.rows import understood_row
 
 if TYPE_CHECKING:
-    from outlive.store.zookeeper.layout import Layout
+    from outlive.store.zookeeper.layout import TreeLayout
     from outlive.store.zookeeper.store import ZooKeeperStore
 
 DOUBT_S: Final = 2.0
@@ -66,7 +66,7 @@ class KindObserver(Generic[R]):
         async def make() -> None:
             await self._store.schema.ensure((log,), layout, await self._store.acl(self._kind, layout))
 
-        reader = ChangeReader(client, log, self._wake, make)
+        reader = LogReader(client, log, self._wake, make)
         stops = [client.listen(self._woken.set), self._store.schema.listen(self._woken.set)]
         try:
             session = client.session
@@ -97,8 +97,8 @@ class KindObserver(Generic[R]):
                 stop()
 
     async def _missed(
-        self, reader: ChangeReader, place: Place, layout: Layout, *, fresh: bool
-    ) -> tuple[list[Change[R]], Place]:
+        self, reader: LogReader, place: LogPlace, layout: TreeLayout, *, fresh: bool
+    ) -> tuple[list[Change[R]], LogPlace]:
         """What was written since, as changes that were not shown yet; nothing counts as shown if it raises."""
         session = self._store.client.session
         entries, end = await reader.after(place, fresh=fresh)
@@ -149,7 +149,7 @@ class KindObserver(Generic[R]):
         info = self._kind.info
         return Delete(ObjectRef(kind=self._kind.kind(), name=name, uid=uid, api_version=info.api_version))
 
-    async def _wait(self, reader: ChangeReader, place: Place) -> None:
+    async def _wait(self, reader: LogReader, place: LogPlace) -> None:
         """Return when there may be more."""
         self._woken.clear()
         try:

@@ -17,7 +17,7 @@ from outlive.resources import KINDS, Resource
 from outlive.resources.readers import READERS
 from outlive.resources.writers import ROLES
 from outlive.store.zookeeper.access import ZooKeeperAccess
-from outlive.store.zookeeper.layout import Layout
+from outlive.store.zookeeper.layout import TreeLayout
 
 COORDINATOR: Final = "coordinator"
 SECTIONS: Final = ("objects", "names", "bumps")
@@ -42,7 +42,7 @@ def coordinator_writes(kind: type[Resource]) -> bool:
     return any(names & set(those) for those in (*writers.fields.values(), writers.creates, writers.deletes))
 
 
-def acls(layout: Layout, controllers: str, coordinators: str) -> Iterator[tuple[str, list[ACL]]]:
+def acls(layout: TreeLayout, controllers: str, coordinators: str) -> Iterator[tuple[str, list[ACL]]]:
     """The ACL of each znode that a new store begins with, which those below it take over; by ids of users."""
 
     def rights(of_coordinators: dict[str, bool] | None) -> list[ACL]:
@@ -63,7 +63,7 @@ def acls(layout: Layout, controllers: str, coordinators: str) -> Iterator[tuple[
     yield "/", rights(_READ)
 
 
-def acls_as(layout: Layout, controllers: str, given: Sequence[ACL]) -> dict[str, list[ACL]]:
+def acls_as(layout: TreeLayout, controllers: str, given: Sequence[ACL]) -> dict[str, list[ACL]]:
     """The same in a store with these users, where ``given`` is the ACL of what both may write. Empty where anybody may
     do anything, or others than these two were let in by hand: then what is new takes over the ACL of what is above."""
     ids = {one.id.id for one in given if one.id.scheme == "digest"}

@@ -12,7 +12,7 @@ from outlive.store.schema.documents import latest_version
 from outlive.store.schema.state import SchemaState, decode_state
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
 from outlive.store.zookeeper.permissions import SECTIONS, acls, digest_id, encode_acl
 from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.schema_view import SchemaView
@@ -26,7 +26,7 @@ async def prepare_store(client: ZooKeeperClient, schema: SchemaView, coordinator
     state = SchemaState(version=latest_version()) if found is None else decode_state(found[0], SCHEMA_PATH)
     if state.moving is not None:
         raise Unavailable("the storage schema is being changed", remedy="try again when outlive schema status says so")
-    layout = Layout(schema.document(state.version))
+    layout = TreeLayout(schema.document(state.version))
     given = dict(acls(layout, digest_id(client.access), digest_id(coordinators))) if coordinators else {}
     for key in layout.document.zookeeper["base"]:
         path = layout.base(key)

@@ -17,7 +17,7 @@ from outlive.resources import R, Resource, check_name
 from outlive.store.contract import Malformed, Page
 from outlive.store.selectors import Selector
 from outlive.store.zookeeper.client import Found, ZooKeeperClient
-from outlive.store.zookeeper.layout import Layout, split_object
+from outlive.store.zookeeper.layout import TreeLayout, split_object
 from outlive.store.zookeeper.rows import Row, RowCache, row_of, state_of, understood_row
 from outlive.store.zookeeper.schema_view import SchemaView
 
@@ -44,7 +44,7 @@ class ObjectReader:
         self.cache.clear()
         self._listings.clear()
 
-    async def get_many(self, paths: Sequence[str], layout: Layout, *, fresh: bool = False) -> list[Found | None]:
+    async def get_many(self, paths: Sequence[str], layout: TreeLayout, *, fresh: bool = False) -> list[Found | None]:
         """Data and state of each."""
         *found, schema = await self._client.get_many((*paths, self._schema.path), fresh=fresh)
         self._schema.confirm(layout, schema)  # it was read after them
@@ -102,7 +102,7 @@ class ObjectReader:
             await asyncio.sleep(0)
         return Page(tuple(items), malformed=tuple(malformed))
 
-    async def rows(self, kind: type[Resource], layout: Layout) -> AsyncIterator[tuple[str, str, bytes, int]]:
+    async def rows(self, kind: type[Resource], layout: TreeLayout) -> AsyncIterator[tuple[str, str, bytes, int]]:
         """Name, uid, JSON and version of every object of the kind, in name order. ``Unavailable`` where another session
         begins meanwhile, whose server may lag behind."""
         places = await self._places(kind, layout)
@@ -116,12 +116,12 @@ class ObjectReader:
                 if row is not None:
                     yield name, uid, *row
 
-    async def objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: Layout) -> States:
+    async def objects(self, kind: type[Resource], places: Sequence[tuple[str, str]], layout: TreeLayout) -> States:
         """JSON and version of the objects of these names and uids, in their order; ``None`` where one is gone."""
         found = await self.get_many([layout.object(kind, name, uid) for name, uid in places], layout)
         return [None if one is None else state_of(one) for one in found]
 
-    async def _places(self, kind: type[Resource], layout: Layout) -> Places:
+    async def _places(self, kind: type[Resource], layout: TreeLayout) -> Places:
         """Names and uids of all objects of the kind, in name order."""
         root = layout.objects(kind)
         buckets = (await self._client.children_many((root,), fresh=True))[0] or []

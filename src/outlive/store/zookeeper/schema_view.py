@@ -21,7 +21,7 @@ from outlive.base.logging import get_logger
 from outlive.store.schema.documents import SchemaDocument, load_document
 from outlive.store.schema.state import SchemaState, decode_state, encode_state
 from outlive.store.zookeeper.client import Found, ZooKeeperClient
-from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, put
 
 WAIT_S: Final = 90.0
@@ -60,7 +60,7 @@ class SchemaView:
         """The version of the znode."""
         self._since = 0.0
         """When that was first seen (monotonic)."""
-        self._layout: Layout | None = None
+        self._layout: TreeLayout | None = None
         self.first = 0
         """The schema that counted when it was first read; 0: not read yet."""
         self._following: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class SchemaView:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    async def layout(self) -> Layout:
+    async def layout(self) -> TreeLayout:
         """Where everything lies by the schema that counts."""
         if self._layout is None:
             await self.read()
@@ -107,7 +107,7 @@ class SchemaView:
         state = decode_state(raw, SCHEMA_PATH)
         before = self.version
         if state.version != before:
-            self._layout = Layout(self.document(state.version))
+            self._layout = TreeLayout(self.document(state.version))
             self.first = self.first or state.version
         self._state, self._znode, self._since = state, stat.version, self._clock.monotonic()
         if before not in (0, state.version):
@@ -118,12 +118,12 @@ class SchemaView:
             for listener in list(self._listeners):
                 listener()
 
-    def confirm(self, layout: Layout, found: Found | None) -> None:
+    def confirm(self, layout: TreeLayout, found: Found | None) -> None:
         """``LayoutChanged`` unless the schema counts by which something was read before ``found`` was."""
         self.take(found)
         self.confirm_still(layout)
 
-    def confirm_still(self, layout: Layout) -> None:
+    def confirm_still(self, layout: TreeLayout) -> None:
         """``LayoutChanged`` unless that is what counts, as far as is known."""
         if self._layout is not layout:
             raise LayoutChanged
@@ -135,7 +135,7 @@ class SchemaView:
                 return await work()
         raise Unavailable("the storage schema changes all the time", remedy="see outlive schema status")
 
-    async def send(self, operations: Sequence[Operation], paths: Sequence[str], layout: Layout) -> list[Any]:
+    async def send(self, operations: Sequence[Operation], paths: Sequence[str], layout: TreeLayout) -> list[Any]:
         """The answers of a transaction that is refused where anything has changed of the schema since it was read.
 
         ``LayoutChanged`` where another one counts, so that nothing was written; it waits while these paths are copied.
@@ -149,14 +149,14 @@ class SchemaView:
                     raise TransactionRefused(refused.index - 1, refused.error) from None
             await self.read()
 
-    async def ensure(self, paths: Sequence[str], layout: Layout, acl: Sequence[ACL]) -> None:
+    async def ensure(self, paths: Sequence[str], layout: TreeLayout, acl: Sequence[ACL]) -> None:
         """Make these znodes where they are missing, unless the schema has changed: then the next try says so."""
         with suppress(TransactionRefused):
             for path in paths:
                 self.confirm_still(layout)
                 await self._client.ensure(path, acl, condition=self.condition)
 
-    async def wait_writable(self, paths: Sequence[str], layout: Layout) -> None:
+    async def wait_writable(self, paths: Sequence[str], layout: TreeLayout) -> None:
         """Return when these paths of that layout may be written; ``Unavailable``: still not. ``LayoutChanged`` where
         another one counts: after it returns nothing changes before the caller waits for something.
 

@@ -35,7 +35,7 @@ from outlive.store.tables import Batch, Write
 from outlive.store.troubles import StoreTroubles
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import Layout
+from outlive.store.zookeeper.layout import TreeLayout
 from outlive.store.zookeeper.observers import KindObserver
 from outlive.store.zookeeper.permissions import decode_acl
 from outlive.store.zookeeper.preparation import prepare_store
@@ -96,7 +96,7 @@ class ZooKeeperStore:
         self.reader.forget()
         self._acls.clear()
 
-    async def layout(self) -> Layout:
+    async def layout(self) -> TreeLayout:
         """Where everything lies, by the version of the storage schema that counts."""
         return await self.schema.layout()
 
@@ -105,7 +105,7 @@ class ZooKeeperStore:
         which this store is opened, let read and write what is theirs; without it anybody may do anything."""
         await prepare_store(self.client, self.schema, coordinators)
 
-    async def acl(self, kind: type[Resource], layout: Layout) -> Sequence[ACL]:
+    async def acl(self, kind: type[Resource], layout: TreeLayout) -> Sequence[ACL]:
         """What znodes below a kind's own are made with, as its data says: of the ACL itself servers show digests only
         to who may change it. ``LayoutChanged`` where another schema counts by now."""
         path = layout.objects(kind)

@@ -26,7 +26,7 @@ from outlive.resources import KINDS
 from outlive.resources.conversions import convert_document
 from outlive.store.schema.documents import BASE, SchemaDocument, load_document
 from outlive.store.schema.lock_tries import LockAnswer
-from outlive.store.schema.plan import Op, PlanInput, plan_schema
+from outlive.store.schema.plan import Op, SchemaPlanInput, plan_schema
 from outlive.store.schema.state import (
     COPY_S,
     LAST_S,
@@ -40,7 +40,7 @@ from outlive.store.schema.state import (
     split_moved,
 )
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import SCHEMA_PATH, Layout, split_object
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, split_object
 from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.permissions import acls_as, digest_id, encode_acl
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, put, remove
@@ -180,7 +180,7 @@ class TreeMover:
         old, new = self._document(start), self._document(to)
         paths = sorted({path for one in (old, new) for path in one.zookeeper[BASE].values() if path})
         found = await self._client.get_many(paths)
-        given = PlanInput(
+        given = SchemaPlanInput(
             start=start,
             to=to,
             schemas={str(one.version): one.zookeeper for one in (old, new)},
@@ -200,7 +200,7 @@ class TreeMover:
 
     async def _copy(self, state: SchemaState, move: SchemaMove) -> None:
         step = await self._step(state, move)
-        layout, acl = Layout(self._document(move.to)), await self._client.get_acl(SCHEMA_PATH)
+        layout, acl = TreeLayout(self._document(move.to)), await self._client.get_acl(SCHEMA_PATH)
         self._given = acls_as(layout, digest_id(self._client.access), acl)
         self._kinds = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
         try:

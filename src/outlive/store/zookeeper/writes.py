@@ -14,7 +14,7 @@ from outlive.resources import HOST_LABEL, ObjectRef, R, Resource
 from outlive.resources.conversions import convert_document
 from outlive.store.contract import Malformed
 from outlive.store.tables import Batch, Write
-from outlive.store.zookeeper.layout import ALL, ENTRY, Layout, entry_number
+from outlive.store.zookeeper.layout import ALL, ENTRY, TreeLayout, entry_number
 from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, Entry, trim
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, put, remove
 from outlive.store.zookeeper.rows import OneObject, Row, decoded, row_of, understood_row, versioned
@@ -117,7 +117,7 @@ class ObjectWriter:
         return versioned(write.answer, stat.mzxid)
 
     @staticmethod
-    def _logs(layout: Layout, write: Write) -> list[str]:
+    def _logs(layout: TreeLayout, write: Write) -> list[str]:
         """Those of the kind, of the host to which the object belonged and of that to which it belongs now."""
         hosts = [one.metadata.labels.get(HOST_LABEL, "") for one in (write.before, write.after) if one is not None]
         return [layout.log(write.kind, host) for host in dict.fromkeys(("", *hosts))]

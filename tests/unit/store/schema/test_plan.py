@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outlive.base.errors import Invalid
 from outlive.resources.codec import convert
-from outlive.store.schema.plan import PathConflict, PlanInput, UnknownVersion, plan_schema
+from outlive.store.schema.plan import PathConflict, SchemaPlanInput, UnknownVersion, plan_schema
 
 Schemas = Mapping[str, Mapping[str, Mapping[str, str]]]
 
@@ -19,7 +19,7 @@ def plan(
     schemas: Schemas, tree: tuple[str, ...] = (), start: int = 0, to: int = 1, defaults: Mapping[str, str] | None = None
 ) -> list[list[str]]:
     raw = {"from": start, "to": to, "schemas": schemas, "tree": tree, "defaults": defaults or {}}
-    return [list(op) for op in plan_schema(convert(PlanInput, raw)).ops]
+    return [list(op) for op in plan_schema(convert(SchemaPlanInput, raw)).ops]
 
 
 def base(**paths: str) -> dict[str, dict[str, str]]:
@@ -176,7 +176,7 @@ def test_two_keys_that_change_places_are_a_conflict() -> None:
 
 def test_a_member_that_is_missing_is_invalid() -> None:
     with pytest.raises(Invalid):
-        convert(PlanInput, {"from": 1, "schemas": {}})
+        convert(SchemaPlanInput, {"from": 1, "schemas": {}})
 
 
 keys = st.sampled_from(["a", "b", "c", "d"])
