@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -17,6 +19,9 @@ from outlive.base.logging import get_logger
 
 _SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
 """States in which kazoo takes requests."""
+
+READ_AHEAD: Final = 65536
+"""Bytes that are read from a socket at once at most."""
 
 _log = get_logger("store.zookeeper")
 
@@ -69,11 +74,51 @@ class _Slot:
     set_exception = set
 
 
+class BufferedSocket:
+    """A socket that reads as much as is there: kazoo reads an answer in two parts, waits before each of them, and each
+    of these four system calls hands the interpreter over to the other thread and back."""
+
+    def __init__(self, below: socket.socket) -> None:
+        self._below = below
+        self._ahead = memoryview(b"")
+        """What was read and is not asked for yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is of the socket itself."""
+        return getattr(self._below, name)
+
+    def recv(self, most: int) -> bytes:
+        """The next bytes, as of any socket."""
+        if not self._ahead:
+            self._ahead = memoryview(self._below.recv(READ_AHEAD))
+        part, self._ahead = self._ahead[:most], self._ahead[most:]
+        return bytes(part)
+
+    def pending(self) -> int:
+        """Bytes that can be read without waiting; kazoo asks for it by this name."""
+        below = self._below.pending() if isinstance(self._below, ssl.SSLSocket) else 0
+        return len(self._ahead) + below
+
+    def close(self) -> None:
+        """Close it, and forget what was read."""
+        self._ahead = memoryview(b"")
+        self._below.close()
+
+
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Has answers go to the batch that is being sent, without the detour over a thread for callbacks, and waits for
     sockets by ``poll``: kazoo makes an epoll for each wait."""
 
     batch: AnswerBatch | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
+        """The connection to a server."""
+        return BufferedSocket(super().create_connection(*args, **kwargs))
+
+    def create_socket_pair(self) -> tuple[BufferedSocket, socket.socket]:
+        """By the second one kazoo's thread is woken, with one byte for each request."""
+        reading, writing = super().create_socket_pair()
+        return BufferedSocket(reading), writing
 
     def async_result(self) -> Any:
         """Where the answer to the next request goes."""
@@ -82,7 +127,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As ``select.select``, for sockets with any number."""
+        """As ``select.select``, for sockets with any number; those first that have something read ahead."""
+        if ahead := [one for one in readable if one.pending()]:
+            return ahead, [], []
         poll, sockets = select.poll(), {}
         for one in readable:
             sockets[one.fileno()] = one
