@@ -13,9 +13,12 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
 from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from outlive.base.logging import get_logger
+from outlive.store.zookeeper.requests import Operation
 
 _SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
 """States in which kazoo takes requests."""
@@ -141,6 +144,37 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return [one for one in ready if one in readable], [one for one in ready if one in writable], []
 
 
+class OpenTransaction:
+    """Operations that are sent together, by the names that kazoo has for them. kazoo normalizes every path once more,
+    which costs as much as all else that it does for a write; these paths come from ``TreeLayout``."""
+
+    def __init__(self, chroot: str) -> None:
+        self.operations: list[Any] = []
+        self._chroot = chroot
+
+    def create(
+        self, path: str, data: bytes, acl: list[ACL] | None = None, *, ephemeral: bool = False, sequence: bool = False
+    ) -> None:
+        """Make a znode."""
+        flags = (1 if ephemeral else 0) | (2 if sequence else 0)
+        self.operations.append(Create(self._path(path), data, acl or OPEN_ACL_UNSAFE, flags))
+
+    def set_data(self, path: str, data: bytes, version: int = -1) -> None:
+        """Replace the data of a znode."""
+        self.operations.append(SetData(self._path(path), data, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Delete a znode."""
+        self.operations.append(Delete(self._path(path), version))
+
+    def check(self, path: str, version: int) -> None:
+        """Refuse all unless the znode has this version."""
+        self.operations.append(CheckVersion(self._path(path), version))
+
+    def _path(self, path: str) -> str:
+        return (self._chroot or "/") if path == "/" else self._chroot + path
+
+
 class LoopKazoo(KazooClient):  # type: ignore[misc]
     """Wakes its thread once for all requests that are sent in one turn of the loop: each byte of kazoo's is a system
     call, at which the two threads hand the interpreter over to each other."""
@@ -156,6 +190,13 @@ class LoopKazoo(KazooClient):  # type: ignore[misc]
         if self._waiting == 1:
             self.loop.call_soon(self._wake_thread)
         return None
+
+    def send(self, operations: Sequence[Operation]) -> None:
+        """Send one transaction; its answer goes where ``LoopHandler.batch`` says."""
+        opened = OpenTransaction(self.chroot)
+        for operation in operations:
+            operation(opened)
+        self._call(Transaction(opened.operations), self.handler.async_result())
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Requests come from this loop, in this thread."""
