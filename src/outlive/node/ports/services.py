@@ -34,7 +34,7 @@ class DhcpPort(Protocol):
         ...
 
     async def take_changes(self) -> Sequence[LeaseChange]:
-        """Changes of leases that were told since the last ``forget_changes``, in their order."""
+        """Changes of leases since the last ``forget_changes``, in their order."""
         ...
 
     async def forget_changes(self) -> None:
@@ -113,12 +113,12 @@ class MetadataPort(Protocol):
 class RoleGuardPort(Protocol):
     """A process of its own that takes back what only the primary has, whatever becomes of the daemon.
 
-    It removes the addresses and ends the programs that it was told of once ``until`` has passed, and at once when the
+    It removes the addresses that it holds, and ends the programs, once the role has run out, and at once when the
     daemon is gone.
     """
 
     async def start(self) -> None:
-        """Start it, if it does not run; ``Unavailable``."""
+        """Start it, if it does not run, or reads nothing; ``Unavailable``."""
         ...
 
     async def extend(self, seconds: float) -> None:
@@ -130,7 +130,7 @@ class RoleGuardPort(Protocol):
         ...
 
     async def leftovers(self) -> Sequence[tuple[str, str]]:
-        """Addresses that a former daemon has held and not released, as device and address."""
+        """Addresses that a former daemon has held and not released, as device and address; they are held from now."""
         ...
 
     async def release(self, device: str, address: str) -> None:
@@ -138,7 +138,7 @@ class RoleGuardPort(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it; what it was told of goes."""
+        """End it; what it holds goes."""
         ...
 
 
