@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from outlive.base.deadline import set_within
 from outlive.node.ports.services import AnswerCaller, ServicePorts
-from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.dhcp import LeaseChange, ServedLease
 from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
@@ -18,7 +18,7 @@ class PlainDhcp:
 
     def __init__(self) -> None:
         self.spool: list[LeaseChange] = []
-        self.served: dict[str, tuple[ServedNetwork, tuple[Lease, ...]]] = {}
+        self.served: dict[str, tuple[ServedNetwork, tuple[ServedLease, ...]]] = {}
         self._told = asyncio.Event()
 
     def tell(self, *changes: LeaseChange) -> None:
@@ -26,8 +26,8 @@ class PlainDhcp:
         self.spool += changes
         self._told.set()
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
-        self.served.setdefault(network.name, (network, tuple(leases)))
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
+        self.served.setdefault(network.name, (network, tuple(leases())))
 
     async def end(self, names: Collection[str]) -> None:
         for name in names:
@@ -91,6 +91,9 @@ class PlainFirewall:
 
     async def check(self, document: str) -> None:
         pass
+
+    async def has_chain(self, table: str, chain: str) -> bool:
+        return f"chain {chain} " in getattr(self, "document", "")
 
 
 class PlainMetadata:

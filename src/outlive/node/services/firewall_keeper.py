@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.base.errors import BadInput, Refused
 from outlive.node.ports.services import FirewallPort
-from outlive.node.services.firewall import render_firewall
+from outlive.node.services.firewall import INPUT_CHAIN, TABLE, render_firewall
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.resources.networks import FirewallRule
 
@@ -33,6 +33,11 @@ class FirewallKeeper:
         self._last: Mapping[str, ServedNetwork] | None = None
         self.refused: dict[str, str] = {}
         """Networks whose rules are not in force → why."""
+
+    async def check(self) -> None:
+        """Have everything put in force again that somebody has removed, as whoever flushes all tables does."""
+        if self._last is not None and not await self._port.has_chain(TABLE, INPUT_CHAIN):
+            self._last = None
 
     async def apply(self, networks: Mapping[str, ServedNetwork]) -> None:
         """Put these networks' rules in force, if they are others than before. ``Unavailable``, ``Refused``."""
