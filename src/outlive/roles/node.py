@@ -404,11 +404,12 @@ class NodeRole:
         if links is None:
             return {}
         made = links.made or {}
+        covered = networks.firewall.covered if networks is not None else ()
         served = networks.view()[0].values() if networks is not None else ()
         return role_places(
             self._system_networks(),
             links.bridge_of,
-            [one for one in served if made.get(one.name) == ""],
+            [one for one in served if made.get(one.name) == "" and one.name in covered],
         )
 
     async def _publish_devices(self, port: StorageStatisticsPort) -> None:

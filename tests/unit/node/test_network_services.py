@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.node.services.dhcp import (
     DhcpFiles,
     LeaseChange,
@@ -278,14 +278,48 @@ class PickyFirewall:
 
     def __init__(self) -> None:
         self.loaded = ""
+        self.is_installed = True
 
     async def load(self, document: str) -> None:
         await self.check(document)
         self.loaded = document
 
+    async def has_chain(self, table: str, chain: str) -> bool:
+        return f"table inet {table} {{" in self.loaded and f"chain {chain} {{" in self.loaded
+
     async def check(self, document: str) -> None:
+        if not self.is_installed:
+            raise Unavailable("nft is not installed")
         if "nonsense" in document:
             raise Refused("syntax error")
+
+
+def test_a_host_routes_for_networks_only_while_their_rules_are_in_force() -> None:
+    async def story() -> None:
+        port = PickyFirewall()
+        keeper, blue, red = FirewallKeeper(port), served(), served(name="red", vni=9)
+        port.is_installed = False
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue})
+        assert keeper.covered == frozenset()
+        port.is_installed = True
+        await keeper.apply({"blue": blue})
+        assert keeper.covered == {"blue"}
+        port.is_installed = False
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue, "red": red})
+        assert keeper.covered == {"blue"}, "what is in force stays"
+        port.loaded = ""
+        port.is_installed = True
+        await keeper.apply({"blue": blue})
+        port.loaded = ""  # somebody flushes all tables …
+        port.is_installed = False
+        await keeper.check()
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue})
+        assert keeper.covered == frozenset(), "… and nobody can put it back"
+
+    run(story())
 
 
 def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_get_theirs() -> None:
