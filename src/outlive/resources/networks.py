@@ -178,8 +178,8 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
 
 
 class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
-    """``DhcpLease/<network>.<MAC with dashes>``: an address that the DHCP server of a managed network gave. One
-    document."""
+    """``DhcpLease/<network>.<address>``, of IPv6 written out with dashes: an address that the DHCP server of a managed
+    network gave. One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="dhcpleases",
