@@ -19,7 +19,10 @@ from tests.support.network_hosts import NetworkHosts
 
 from outlive.base.errors import Unavailable
 from outlive.drivers.services.role_guard import ARGV, STUCK_S, RoleGuard
+from outlive.drivers.services.supervisor import SETTLED_S
 from outlive.node.primary import GUARD_S, MARGIN_S
+from outlive.node.services.metadata import BANNER
+from outlive.node.services.network_services import FIREWALL_S, LOOK_S
 from outlive.resources import DhcpLease
 from outlive.resources.networks import DhcpReservation
 from outlive.runtime import election
@@ -84,6 +87,44 @@ def test_a_lease_that_is_given_while_the_store_is_away_is_written_afterwards(
                 return [one.address async for one in list_all(store, DhcpLease)] == ["10.10.0.9"]
 
             await until(stored)
+
+    with hosts.inside("a"):
+        asyncio.run(story())
+
+
+def test_a_bridge_that_was_made_anew_is_served_again_and_so_is_a_host_whose_tables_were_flushed(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    public: Path,  # noqa: F811
+) -> None:
+    hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+    hosts.ip("a", "addr", "add", "169.254.169.254/32", "dev", "lo")
+    hosts.guest("g1", "vmbr10", mac="02:00:00:00:00:09")
+    kept = DhcpReservation(mac="02:00:00:00:00:09", address="10.10.0.9")
+
+    def ask_metadata() -> str:
+        hosts.ip("g1", "route", "replace", "169.254.169.254", "via", "10.10.0.1")
+        return hosts.run("g1", "curl", "-s", "-m", "2", "http://169.254.169.254/")
+
+    async def story() -> None:
+        services = Services(tmp_path, public)
+        async with services.serving(network("blue", 10, reservations=(kept,))):
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
+            assert await asyncio.to_thread(ask_metadata) == BANNER
+            hosts.ip("a", "link", "del", "vmbr10")
+            hosts.ip("a", "link", "add", "vmbr10", "type", "bridge")
+            hosts.ip("a", "link", "set", "u0", "master", "vmbr10")
+            hosts.ip("a", "link", "set", "vmbr10", "up")
+            hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+            hosts.run("a", "nft", "flush", "ruleset")
+            await asyncio.sleep(LOOK_S + SETTLED_S)
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
+            assert await asyncio.to_thread(ask_metadata) == BANNER
+
+            async def is_in_force() -> bool:
+                return "vmbr10-host" in await asyncio.to_thread(hosts.run, "a", "nft", "list", "ruleset")
+
+            await until(is_in_force, FIREWALL_S + 3)
 
     with hosts.inside("a"):
         asyncio.run(story())

@@ -43,7 +43,7 @@ from outlive.resources import (
     ObjectRef,
     PrimaryRequest,
 )
-from outlive.resources.cluster import CLUSTER, AddressPhase, Handover
+from outlive.resources.cluster import CLUSTER, AddressHandover, AddressPhase
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -211,7 +211,7 @@ class Primary:
     async def _take_addresses(self, addresses: RoleAddresses, term: int) -> bool:
         """Add them phase by phase, in lock-step with a leaver that still has them; false: the role is lost again."""
         addresses.allow()
-        seen: Handover | None = None
+        seen: AddressHandover | None = None
         since_s = self._clock.monotonic()
         while True:
             try:
@@ -269,7 +269,7 @@ class Primary:
     async def _relinquish(self) -> None:
         """Stop the duties, give the role back, and let the addresses go as the next holder takes them."""
         await self._duties.stop()
-        handover = Handover(leaver=self._host) if self._has_addresses else None
+        handover = AddressHandover(leaver=self._host) if self._has_addresses else None
         self._leaving = handover is not None and self.elector.is_leader
         try:
             if await self.elector.give_back(handover=handover) and self._addresses is not None:
@@ -286,7 +286,7 @@ class Primary:
         """
         seen: object = None
         since_s = began_s = read_s = self._clock.monotonic()
-        record = ElectionRecord(handover=Handover(leaver=self._host))
+        record = ElectionRecord(handover=AddressHandover(leaver=self._host))
         try:
             await addresses.extend(GUARD_S)
         except OutliveError as error:

@@ -35,7 +35,7 @@ from outlive.node.primary_elector import ROLE, PrimaryElector
 from outlive.node.primary_requests import describe_handover, role_of
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
-from outlive.resources.cluster import AddressPhase, Handover
+from outlive.resources.cluster import AddressHandover, AddressPhase
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.store.memory import MemoryStore
@@ -464,7 +464,7 @@ def test_no_side_waits_for_ever_and_none_removes_what_is_nowhere_else_before_its
     added: int, removed: int, waited_s: float, taken: bool, going: bool
 ) -> None:
     names: tuple[AddressPhase, ...] = ("", *PHASES)
-    handover = Handover(leaver="a", added=names[added], removed=names[removed])
+    handover = AddressHandover(leaver="a", added=names[added], removed=names[removed])
     record = ElectionRecord(holder="b" if taken else "", previous="a", handover=handover)
     leaver = see("a", record, waited_s, going=going)
     if leaver.do == "remove" and added <= removed < len(PHASES):
@@ -478,13 +478,13 @@ def test_no_side_waits_for_ever_and_none_removes_what_is_nowhere_else_before_its
 
 
 def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> None:
-    gone = ElectionRecord(previous="a", handover=Handover(leaver="a"))
-    assert begin_handover(gone, "b") == Handover(leaver="a")
+    gone = ElectionRecord(previous="a", handover=AddressHandover(leaver="a"))
+    assert begin_handover(gone, "b") == AddressHandover(leaver="a")
     assert begin_handover(gone, "a") is None
     held = ElectionRecord(holder="a", phase="relinquish")
-    assert begin_handover(held, "b") == Handover(leaver="a", overtaken=True)
+    assert begin_handover(held, "b") == AddressHandover(leaver="a", overtaken=True)
     assert begin_handover(ElectionRecord(), "b") is None
-    assert note_added(gone, "upstream") == Handover(leaver="a", added="upstream")
+    assert note_added(gone, "upstream") == AddressHandover(leaver="a", added="upstream")
     assert note_removed(gone, "b", "upstream") is None
     assert see("c", gone) == HandoverStep(do="remove", why="another coordinator has the role")
 
@@ -496,21 +496,21 @@ def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> No
         (ElectionRecord(holder="a"), "a is the primary coordinator"),
         (ElectionRecord(holder="a", phase="relinquish"), "a stops its duties"),
         (
-            ElectionRecord(handover=Handover(leaver="a")),
+            ElectionRecord(handover=AddressHandover(leaver="a")),
             "nobody has the role of the primary coordinator; a has its addresses",
         ),
         (
-            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a")),
+            ElectionRecord(holder="b", phase="takeover", handover=AddressHandover(leaver="a")),
             "b takes over the addresses (0 of 4 phases)",
         ),
         (
             ElectionRecord(
-                holder="b", phase="takeover", handover=Handover(leaver="a", added="cluster", overtaken=True)
+                holder="b", phase="takeover", handover=AddressHandover(leaver="a", added="cluster", overtaken=True)
             ),
             "b takes over the addresses (2 of 4 phases, and waits for a no more)",
         ),
         (
-            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a", added="gateways")),
+            ElectionRecord(holder="b", phase="takeover", handover=AddressHandover(leaver="a", added="gateways")),
             "b starts its duties",
         ),
         (ElectionRecord(holder="b", phase="takeover"), "b starts its duties"),

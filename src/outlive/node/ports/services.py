@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.dhcp import LeaseChange, ServedLease
 from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
@@ -18,10 +18,11 @@ AnswerCaller = Callable[[str, str, str], Awaitable[MetadataAnswer]]
 class DhcpPort(Protocol):
     """One DHCP server for each network, with its name server for guests."""
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
-        """Have a server run for this network as it is now, and remember these leases.
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
+        """Have a server run for this network as it is now, with the leases that there are when it starts.
 
-        A server that runs is started again only if something has changed that it reads at its start alone.
+        A server that runs is started again only if something has changed that it reads at its start alone. What fails
+        is among the ``failures``, and is tried again by the next call.
         """
         ...
 
@@ -91,6 +92,10 @@ class FirewallPort(Protocol):
 
     async def check(self, document: str) -> None:
         """The same without effect."""
+        ...
+
+    async def has_chain(self, table: str, chain: str) -> bool:
+        """Whether the kernel has this chain of this table of both families; ``Unavailable``."""
         ...
 
 
