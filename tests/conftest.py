@@ -140,6 +140,36 @@ COMPONENTS: dict[str, Callable[[], bool]] = {
 """Real components that tests may need, and how to see whether they are there."""
 
 
+LONGEST_FIRST = (
+    "tests/integration/test_network_moves.py",
+    "tests/integration/test_commitments.py",
+    "tests/integration/test_storage_statistics.py",
+    "tests/integration/test_lab_ceph.py",
+    "tests/integration/test_controller.py",
+    "tests/integration/test_schema_moves.py",
+    "tests/integration/test_lab_kubernetes.py",
+    "tests/integration/test_up.py",
+    "tests/integration/test_schema_upgrade.py",
+    "tests/integration/kernel/test_functions.py",
+    "tests/integration/test_storage_ceph.py",
+    "tests/integration/test_disaster.py",
+    "tests/integration/test_bare_metal.py",
+    "tests/integration/test_lab.py",
+    "tests/attacks/test_fuzz.py",
+    "tests/integration/test_dead_disk.py",
+    "tests/integration/test_walkthrough.py",
+    "tests/integration/test_import_openb.py",
+)
+"""Files that take half a minute and more, in the order in which they begin: no process works alone at the end, and
+those that emulate whole machines begin apart."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    places = {file: place for place, file in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose component is missing; where everything is required, fail it instead."""
     for marker in item.iter_markers("component"):

@@ -45,7 +45,7 @@ class Flood:
     pipelined: int = 3
     """Requests that are sent at once where no answer is read."""
     connections: int = 64
-    seconds: float = 8.0
+    seconds: float = 5.0
     host: str = "127.0.0.1"
 
     def request(self, number: int = 0) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = 1
 BLOCK = 5
-BLOCKS = 6
+BLOCKS = 4
 STORAGE_BLOCKS = 2
 LIMIT_S = 600.0
 
