@@ -91,7 +91,7 @@ StorageDaemon        WW,WW,WW  WW,WW,WW  WW,WW,WW   WW,WW,WW  WW,WW,WW
 StoragePool          WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  WW,WW,WW
 Token                PP,PP,PP  PP,PP,PP  --,--,--   --,--,--  --,--,--
 UsageHistory         WW,WW,WW  WW,WW,WW  WW,WW,WW   --,--,--  --,--,--
-VirtualMachinePort   WW,WW,WW  WW,WW,WW  WW,WW,WW   W-,--,--  W-,--,--
+VirtualMachinePort   WW,WW,WW  WW,WW,WW  WW,WW,WW   W-,--,--  WW,WW,WW
 VirtualNetwork       WW,WW,WW  WW,WW,WW  WW,WW,WW   WW,WW,WW  WW,WW,WW
 VirtualMachine       PP,PP,PP  PP,PP,PP  PP,PP,PP   WP,WP,W-  WP,WP,W-
 """

@@ -60,6 +60,44 @@ def test_a_network_is_added_changed_listed_and_removed(networks: Networks) -> No
     assert networks.run("remove", "blue").code == 4
 
 
+IN_USE = """
+apiVersion: outlive.dev/v1alpha1
+kind: Cluster
+metadata: {name: default}
+spec: {systemNetworks: {cluster: {cidr: 10.0.0.0/24, floating: 10.0.0.250}}}
+---
+apiVersion: outlive.dev/v1alpha1
+kind: VirtualMachine
+metadata: {name: web}
+spec:
+  definition: |
+    <domain type='kvm'><name>web</name><uuid>6f9619ff-8b86-4011-b42d-00cf4fc964ff</uuid>
+    <memory unit='MiB'>96</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices><interface type='bridge'>
+    <mac address='52:54:00:00:00:01'/><source bridge='vmbr70'/></interface></devices></domain>
+"""
+
+
+def test_a_network_that_vms_are_attached_to_is_not_removed_and_no_gateway_cuts_its_host_off(
+    networks: Networks, tmp_path: Path
+) -> None:
+    networks.run("add", "blue", *MANAGED)
+    (tmp_path / "use.yaml").write_text(IN_USE)
+    applied = outlive("apply", "-f", tmp_path / "use.yaml", "--state-dir", networks.state)
+    assert applied.code == 0, applied.err
+    for words, code, text in (
+        (("remove", "blue"), 1, "1 VM is attached to vmbr70 of network blue: web"),
+        (("modify", "blue", "--vni", "71"), 3, "blue has VNI 70, and VMs are attached to its bridge: web"),
+        (
+            ("add", "red", "--type", "managed", "--vni", "71", "--ipv4", "10.0.0.128/25", "--gateway4", "10.0.0.129"),
+            3,
+            "overlaps 10.0.0.0/24 of system network cluster",
+        ),
+    ):
+        done = networks.run(*words)
+        assert (done.code, text in done.err) == (code, True), done.err
+    assert networks.spec("blue")["vni"] == 70
+
+
 def test_rules_are_numbered_in_the_order_in_which_they_are_tried(networks: Networks) -> None:
     networks.run("add", "blue", *MANAGED)
     for name, at in (("ssh", ()), ("web", ()), ("first", ("--at", "0"))):

@@ -17,8 +17,12 @@ from tests.support import guarded_primary
 from tests.support.guarded_primary import SILENCE_S
 from tests.support.network_hosts import NetworkHosts
 
-from outlive.drivers.services.role_guard import ARGV, RoleGuard
+from outlive.base.errors import Unavailable
+from outlive.drivers.services.role_guard import ARGV, STUCK_S, RoleGuard
+from outlive.drivers.services.supervisor import SETTLED_S
 from outlive.node.primary import GUARD_S, MARGIN_S
+from outlive.node.services.metadata import BANNER
+from outlive.node.services.network_services import FIREWALL_S, LOOK_S
 from outlive.resources import DhcpLease
 from outlive.resources.networks import DhcpReservation
 from outlive.runtime import election
@@ -83,6 +87,44 @@ def test_a_lease_that_is_given_while_the_store_is_away_is_written_afterwards(
                 return [one.address async for one in list_all(store, DhcpLease)] == ["10.10.0.9"]
 
             await until(stored)
+
+    with hosts.inside("a"):
+        asyncio.run(story())
+
+
+def test_a_bridge_that_was_made_anew_is_served_again_and_so_is_a_host_whose_tables_were_flushed(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+    public: Path,  # noqa: F811
+) -> None:
+    hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+    hosts.ip("a", "addr", "add", "169.254.169.254/32", "dev", "lo")
+    hosts.guest("g1", "vmbr10", mac="02:00:00:00:00:09")
+    kept = DhcpReservation(mac="02:00:00:00:00:09", address="10.10.0.9")
+
+    def ask_metadata() -> str:
+        hosts.ip("g1", "route", "replace", "169.254.169.254", "via", "10.10.0.1")
+        return hosts.run("g1", "curl", "-s", "-m", "2", "http://169.254.169.254/")
+
+    async def story() -> None:
+        services = Services(tmp_path, public)
+        async with services.serving(network("blue", 10, reservations=(kept,))):
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
+            assert await asyncio.to_thread(ask_metadata) == BANNER
+            hosts.ip("a", "link", "del", "vmbr10")
+            hosts.ip("a", "link", "add", "vmbr10", "type", "bridge")
+            hosts.ip("a", "link", "set", "u0", "master", "vmbr10")
+            hosts.ip("a", "link", "set", "vmbr10", "up")
+            hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+            hosts.run("a", "nft", "flush", "ruleset")
+            await asyncio.sleep(LOOK_S + SETTLED_S)
+            assert await asyncio.to_thread(hosts.lease, "g1", tmp_path) == "10.10.0.9"
+            assert await asyncio.to_thread(ask_metadata) == BANNER
+
+            async def is_in_force() -> bool:
+                return "vmbr10-host" in await asyncio.to_thread(hosts.run, "a", "nft", "list", "ruleset")
+
+            await until(is_in_force, FIREWALL_S + 3)
 
     with hosts.inside("a"):
         asyncio.run(story())
@@ -167,6 +209,56 @@ def test_addresses_of_a_primary_whose_daemon_is_killed_or_stopped_are_gone_with_
     finally:
         daemon.kill()
         daemon.wait(5)
+
+
+def test_a_guard_that_is_stopped_is_replaced_by_one_that_knows_all(
+    hosts: NetworkHosts,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        guard = RoleGuard(tmp_path / "addresses", ARGV)
+        await guard.start()
+        hosts.ip("a", "addr", "add", "10.10.0.1/24", "dev", "vmbr10")
+        program = subprocess.Popen(["sleep", "60"], start_new_session=True)  # noqa: ASYNC220
+        try:
+            await guard.extend(30.0)
+            await guard.hold("vmbr10", "10.10.0.1/24")
+            guard.watch(program.pid)
+            assert guard._process is not None
+            stopped = guard._process
+            stopped.send_signal(signal.SIGSTOP)
+            for _ in range(int(STUCK_S / 0.25) + 4):
+                await guard.start()
+                await guard.extend(30.0)
+                await asyncio.sleep(0.25)
+            assert await stopped.wait() == -signal.SIGKILL
+            assert "10.10.0.1" in hosts.ip("a", "addr")
+            assert program.poll() is None
+            await guard.extend(0.0)
+            assert await asyncio.to_thread(program.wait, 2) == -signal.SIGKILL
+            assert "10.10.0.1" not in hosts.ip("a", "addr")
+        finally:
+            program.kill()
+            await guard.close()
+
+    with hosts.inside("a"):
+        asyncio.run(story())
+
+
+def test_notes_of_addresses_are_whole_or_those_of_before(tmp_path: Path) -> None:
+    async def story() -> None:
+        guard = RoleGuard(tmp_path / "addresses", ARGV)
+        await guard.start()
+        try:
+            await guard.hold("vmbr10", "10.10.0.1/24")
+            (tmp_path / ".addresses.new").mkdir()  # the disk takes no more
+            with pytest.raises(Unavailable, match="cannot be noted"):
+                await guard.hold("vmbr10", "10.10.0.2/24")
+            assert list(await RoleGuard(tmp_path / "addresses").leftovers()) == [("vmbr10", "10.10.0.1/24")]
+        finally:
+            await guard.close()
+
+    asyncio.run(story())
 
 
 def test_a_service_manager_that_has_killed_the_daemon_and_its_guard_removes_what_is_noted(

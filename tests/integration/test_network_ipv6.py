@@ -18,6 +18,7 @@ from tests.support.network_hosts import NetworkHosts
 
 from outlive.base.clock import SystemClock
 from outlive.drivers.links import KernelLinks
+from outlive.node.services.dhcp import lease_name
 from outlive.resources import DhcpLease, ObjectMeta
 from outlive.resources.networks import DhcpRange, Subnet
 from outlive.store.contract import list_all
@@ -97,7 +98,7 @@ def test_a_new_primary_knows_ipv6_leases_and_is_the_same_server_to_guests(
                 return len([one async for one in list_all(first.store, DhcpLease)]) == 1
 
             await until(stored)
-        lease = await first.store.get(DhcpLease, "blue.02-00-00-00-00-06")
+        lease = await first.store.get(DhcpLease, lease_name("blue", given[0]))
         assert (lease.address, bool(lease.iaid), bool(lease.client_id)) == (given[0], True, True)
 
         second = Services(tmp_path / "two", public / "two")

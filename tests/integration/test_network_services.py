@@ -28,6 +28,9 @@ from outlive.store.memory import MemoryStore
 pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
 
 MAC = "02:00:00:00:00:07"
+DEFINITION = (
+    f"<domain><devices><interface><mac address='{MAC}'/><source bridge='vmbr10'/></interface></devices></domain>"
+)
 
 
 def network(name: str, vni: int, **changes: Any) -> VirtualNetwork:
@@ -118,21 +121,22 @@ def test_guests_get_addresses_names_and_metadata(hosts: NetworkHosts, tmp_path: 
     )
     vm = VirtualMachine(
         metadata=ObjectMeta(name="vm-1", annotations={"outlive.dev/user-data": "#cloud-config\n"}),
-        spec=VirtualMachineSpec(flavor="small", ports=(MAC,)),
+        spec=VirtualMachineSpec(flavor="small", ports=(MAC,), definition=DEFINITION),
     )
 
     async def story() -> None:
         services = Services(tmp_path, public)
         async with services.serving(blue):
             await services.store.create(vm)
-            assert (await asyncio.to_thread(hosts.lease, "g1", tmp_path, hostname="one")).startswith("10.10.0.1")
+            given = await asyncio.to_thread(hosts.lease, "g1", tmp_path, hostname="one")
+            assert given.startswith("10.10.0.1")
             assert await asyncio.to_thread(hosts.lease, "g2", tmp_path) == "10.10.0.9"
 
             async def stored() -> bool:
                 return len([one async for one in list_all(services.store, DhcpLease)]) == 2
 
             await until(stored)
-            lease = await services.store.get(DhcpLease, "blue.02-00-00-00-00-07")
+            lease = await services.store.get(DhcpLease, f"blue.{given}")
             assert (lease.hostname, lease.mac) == ("one", MAC)
             answer = await asyncio.to_thread(
                 hosts.run, "g1", "dig", "+short", "+time=1", "kept.blue.local", "@10.10.0.1"

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.support.command import COMMAND, environment, outlive, spawned
+from tests.support.command import COMMAND, Result, environment, outlive, spawned
+from tests.support.guards import Cgroups, Connection, Guard, Watchdog
 from tests.support.hosts import Host, within
 from tests.support.loops import run_real
 from tests.support.schemas import document
@@ -39,26 +41,29 @@ from outlive.resources import (
 )
 from outlive.resources.cluster import CLUSTER, SchemaWish
 from outlive.resources.hosts import HostSchema
-from outlive.store import list_all
+from outlive.store import compare_and_swap, list_all
 from outlive.store.schema.documents import SchemaDocument
+from outlive.store.schema.lock_tries import LockAnswer
 from outlive.store.schema.state import SchemaState
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
+from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.schema_view import SchemaView
 from outlive.store.zookeeper.tree_move import TreeMover
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 T = TypeVar("T")
 HOSTS = ("co-1", "co-2", "co-3")
-VMS = 200
+VMS = 1000
 LIMIT_S = 60.0
-GUARD_TIMEOUT_S = PROFILES[ProfileName.STEADY].guard_timeout_s
+PROFILE = PROFILES[ProfileName.STEADY]
+"""Of armed hosts."""
 
 
 class Installation:
-    """Outlive as it is installed on all machines of the cluster; ``upgrade`` installs the next version."""
+    """Outlive as it is installed on machines of the cluster; ``upgrade`` installs the next version."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "site"
+    def __init__(self, path: Path) -> None:
+        self.path = path
         source = Path(package.__file__).parent
         shutil.copytree(source, self.path / "outlive", ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -73,21 +78,46 @@ def next_release() -> SchemaDocument:
     return replace(new, kinds=old.kinds, zookeeper={"base": new.zookeeper["base"] | kept})
 
 
+class ArmedHost:
+    """What an armed host has beside its daemon: a watchdog, the guard as a process of its own, and a guest."""
+
+    def __init__(self, host: Host) -> None:
+        self.folder = host.directory / "guard"
+        self.folder.mkdir()
+        self.watchdog = Watchdog(self.folder / "watchdog")
+        self.guests = Cgroups(self.folder / "machine.slice")
+        self.guests.start("guest")
+        options = ["--watchdog", str(self.watchdog.path), "--rehearsal", "--cgroup", str(self.guests.root)]
+        self.guard = Guard(self.folder, *options)
+        host.sections["guard"] = {"socket": str(self.guard.socket)}
+        host.configure()
+
+    def close(self) -> None:
+        self.guard.close()
+        self.guests.close()
+        self.watchdog.close()
+
+
 class RunningCluster:
     """Controller and hosts as processes, and the store beside them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.installed = Installation(directory)
+        self.installed = Installation(directory / "site")
         self.access = shared_ensemble().new_chroot()
         self.file = directory / "zookeeper.yaml"
         self.file.write_text(
             json.dumps({"servers": list(self.access.servers), "chroot": self.access.chroot, "sessionS": 4.0})
         )
         self.file.chmod(0o600)
+        self.at = ("--store", "zookeeper", "--zookeeper", str(self.file))
+        self.at = ("--store", "zookeeper", "--zookeeper", str(self.file))
         self.log = directory / "controller.log"
         self.controller: subprocess.Popen[bytes] | None = None
         self.hosts = [self._host(name) for name in (*HOSTS, "dying")]
+        self.closing = ExitStack()
+        """What ends before the guards do."""
+        self.armed = {host.name: ArmedHost(host) for host in self.hosts if host.name in HOSTS}
         self._runner = asyncio.Runner()
         self._store: ZooKeeperStore | None = None
 
@@ -108,9 +138,20 @@ class RunningCluster:
                 env=environment(),
             )
 
-    def end_controller(self, number: int = signal.SIGTERM) -> None:
+    def host(self, name: str) -> Host:
+        return next(one for one in self.hosts if one.name == name)
+
+    def command(self, *words: str) -> Result:
+        """What a command does that has the access file."""
+        return outlive(*words, *self.at)
+
+    def signal_controller(self, number: int) -> None:
         assert self.controller is not None
         self.controller.send_signal(number)
+
+    def end_controller(self, number: int = signal.SIGTERM) -> None:
+        self.signal_controller(number)
+        assert self.controller is not None
         self.controller.wait(LIMIT_S)
 
     def ask(self, work: Callable[[ZooKeeperStore], Coroutine[Any, Any, T]]) -> T:
@@ -151,9 +192,22 @@ class RunningCluster:
 
         return self.ask(read)
 
+    def is_settled(self, version: int) -> bool:
+        """Whether all is by that schema, and nothing is under way."""
+        found = self.schema()
+        done = found.schema_version == version and found.status.schema.hold is None
+        return done and self.actives() == {version}
+
+    def report(self) -> str:
+        """What is there to see where something did not happen."""
+        return self.log.read_text()[-3000:] + str(self.schema().status.schema)
+
     def close(self) -> None:
+        self.closing.close()
         for host in self.hosts:
             host.close()
+        for one in self.armed.values():
+            one.close()
         if self.controller is not None and self.controller.poll() is None:
             self.end_controller(signal.SIGKILL)
         if self._store is not None:
@@ -205,104 +259,132 @@ async def fill(store: ZooKeeperStore) -> None:
     await store.create(Membership(metadata=ObjectMeta(name="gone"), record=record))
 
 
-class RenewalWatch(threading.Thread):
-    """Sees how long each host went without a renewal."""
+class GuardWatch(threading.Thread):
+    """Sees how long each guard goes without an acknowledged renewal of its host."""
 
-    def __init__(self, cluster: RunningCluster) -> None:
+    def __init__(self, armed: dict[str, ArmedHost]) -> None:
         super().__init__(daemon=True)
-        self._cluster = cluster
+        self._guards = {name: Connection(one.guard.socket) for name, one in armed.items()}
         self._ends = threading.Event()
-        self.longest: dict[str, float] = {}
+        self.longest_s = dict.fromkeys(armed, 0.0)
 
     def run(self) -> None:
-        asyncio.run(self._watch())
-
-    async def _watch(self) -> None:
-        store, seen = store_of_both(self._cluster.access), dict[str, tuple[int, float]]()
-        while not self._ends.is_set():
-            for name in HOSTS:
-                seq, now = (await store.get(Membership, name)).record.seq, time.monotonic()
-                before = seen.get(name, (seq, now))
-                if seq != before[0] or name not in seen:
-                    self.longest[name] = max(self.longest.get(name, 0.0), now - before[1])
-                    seen[name] = (seq, now)
-            await asyncio.sleep(0.05)
-        await store.close()
+        beats = {name: [guard.status()["beat"]["bootS"]] for name, guard in self._guards.items()}
+        while not self._ends.wait(0.05):
+            for name, guard in self._guards.items():
+                beat_s = guard.status()["beat"]["bootS"]
+                self.longest_s[name] = max(self.longest_s[name], beat_s - beats[name][-1])
+                beats[name].append(beat_s)
+        for guard in self._guards.values():
+            guard.hang_up()
 
     def stop(self) -> dict[str, float]:
-        """The longest time without a renewal, by host."""
+        """The longest time between two renewals, by host."""
         self._ends.set()
         self.join(LIMIT_S)
-        return self.longest
+        return self.longest_s
 
 
-def test_a_cluster_goes_to_the_next_schema_and_back_while_it_runs(cluster: RunningCluster) -> None:
+def kill_and_start(cluster: RunningCluster, name: str) -> None:
+    """Kill the daemon, and start it as its unit does; it is a member in the same epoch again, by the same boot."""
+    host = cluster.host(name)
+    before, ready = cluster.members()[name], len(host.events("node.ready"))
+    host.close()
+    host.start()
+    assert within(LIMIT_S, lambda: len(host.events("node.ready")) > ready), host.logged()[-2000:]
+    after = cluster.members()[name]
+    assert (after.state, after.epoch) == ("Held", before.epoch)
+
+
+def test_armed_hosts_go_to_the_next_schema_and_back_while_a_daemon_is_killed_at_each_step(
+    cluster: RunningCluster, tmp_path: Path
+) -> None:
+    dying, installed_first = cluster.host("dying"), Installation(tmp_path / "first")
+    installed_first.upgrade()
+    dying.enter = ("env", f"PYTHONPATH={installed_first.path}")
     cluster.start_controller()
     for host in cluster.hosts:
         host.start()
     for host in cluster.hosts:
         host.ready()
+    assert within(LIMIT_S, lambda: cluster.latest(dying.name) == 2)
+    dying.close()
     cluster.ask(fill)
     before = cluster.ask(_vms)
     cluster.installed.upgrade()
     cluster.end_controller()
     cluster.start_controller()
-    for host in cluster.hosts:
-        host.signal(signal.SIGUSR2)
-    for host in cluster.hosts:
+    for name in HOSTS:
+        cluster.host(name).signal(signal.SIGUSR2)
+    for host in map(cluster.host, HOSTS):
         assert within(LIMIT_S, lambda host=host: len(host.events("node.ready")) == 2), host.logged()[-2000:]
-    assert within(LIMIT_S, lambda: cluster.latest("dying") == 2)
-    dying = cluster.hosts[-1]
-    dying.close()
     assert within(LIMIT_S, lambda: cluster.members()["dying"].state == "Revoked"), "a fence is under way"
     fence = cluster.members()["dying"].fence.id
+    for name in HOSTS:
+        cluster.ask(lambda store, name=name: arm(store, name))
+    for name, armed in cluster.armed.items():
+        assert within(LIMIT_S, lambda armed=armed: armed.guard.status()["armed"]), cluster.host(name).logged()[-2000:]
     assert within(LIMIT_S, lambda: cluster.schema().status.schema.waiting_for == ("gone",)), cluster.log.read_text()[
         -3000:
     ]
-    refused = outlive("schema", "upgrade", "--exclude", "co-1", "--store", "zookeeper", "--zookeeper", cluster.file)
+    refused = cluster.command("schema", "upgrade", "--exclude", "co-1")
     assert refused.code == 1, refused
     assert "co-1 may not be excluded" in refused.line
-    renewals = RenewalWatch(cluster)
+    renewals = GuardWatch(cluster.armed)
+    cluster.closing.callback(renewals.stop)
     renewals.start()
-    told = outlive("schema", "upgrade", "--exclude", "gone", "--store", "zookeeper", "--zookeeper", cluster.file)
-    assert told.code == 0, told.err
+    first, second, third = HOSTS
 
-    def settled(version: int) -> bool:
-        found = cluster.schema()
-        done = found.schema_version == version and found.status.schema.hold is None
-        return done and cluster.actives() == {version}
+    lock = cluster.ask(lock_schema)
+    assert cluster.command("schema", "upgrade", "--exclude", "gone").code == 0
+    assert within(LIMIT_S, lambda: cluster.schema().status.schema.hold is not None)
+    kill_and_start(cluster, first)
+    assert cluster.ask(stored_state) == SchemaState(version=1), "nothing is copied yet"
+    cluster.ask(lambda _: lock.release())
 
-    assert within(LIMIT_S, lambda: settled(2)), cluster.log.read_text()[-3000:] + str(cluster.schema().status.schema)
+    cluster.ask(lambda store: wait_for_phase(store, "copy"))
+    cluster.signal_controller(signal.SIGSTOP)
+    kill_and_start(cluster, second)
+    moving = cluster.ask(stored_state).moving
+    assert moving is not None
+    assert moving.phase == "copy"
+    cluster.signal_controller(signal.SIGCONT)
+
+    cluster.ask(lambda store: wait_for_phase(store, "clean"))
+    cluster.signal_controller(signal.SIGSTOP)
+    kill_and_start(cluster, third)
+    moving = cluster.ask(stored_state).moving
+    assert moving is not None
+    assert moving.phase == "clean"
+    cluster.signal_controller(signal.SIGCONT)
+
+    assert within(LIMIT_S, lambda: cluster.host(second).events("node.schema_moved")), "it takes its own place"
+    kill_and_start(cluster, second)
+    assert within(LIMIT_S, lambda: cluster.is_settled(2)), cluster.report()
     assert cluster.ask(_vms) == before, "no VM was touched"
     members = cluster.members()
     assert {name for name, one in members.items() if one.state != "Held"} == {"dying", "gone"}
     assert members["dying"].fence.id == fence
-    for host in cluster.hosts[:3]:
-        started = host.events("node.started")
-        assert len(started) == 3, "the first start, the installed version, the other schema"
-        assert {one["pid"] for one in started} == {host.process.pid if host.process else 0}
-    longest = renewals.stop()
-    assert set(longest) == set(HOSTS)
-    assert max(longest.values()) < GUARD_TIMEOUT_S, "of an armed host in its profile"
-    print(f"longest without a renewal: {longest}")
 
-    back = spawned(
-        "schema",
-        "upgrade",
-        "--to",
-        "1",
-        "--yes",
-        "--exclude",
-        "gone",
-        "--store",
-        "zookeeper",
-        "--zookeeper",
-        cluster.file,
-    )
+    processes = {name: cluster.host(name).process for name in HOSTS}
+    starts = {name: len(cluster.host(name).events("node.started")) for name in HOSTS}
+    back = spawned("schema", "upgrade", "--to", "1", "--yes", "--exclude", "gone", *cluster.at)
     assert back.code == 0, back.err
-    assert within(LIMIT_S, lambda: settled(1)), cluster.log.read_text()[-3000:]
+    assert within(LIMIT_S, lambda: cluster.is_settled(1)), cluster.report()
     assert cluster.ask(_vms) == before
     assert [(one.start, one.to) for one in cluster.schema().status.schema.journal] == [(1, 2), (2, 1)]
+    for name in HOSTS:
+        last = cluster.host(name).events("node.started")[starts[name] :]
+        assert [one["pid"] for one in last] == [processes[name].pid], "it began anew once, in the same process"
+
+    longest_s = renewals.stop()
+    print(f"longest without a renewal: {longest_s}")
+    assert max(longest_s.values()) < PROFILE.guard_timeout_s
+    for name in HOSTS:
+        assert not cluster.host(name).events("membership.not_renewed"), "an armed host missed a renewal"
+    for name, one in cluster.armed.items():
+        assert not one.guard.status()["closures"], name
+        assert one.guests.alive() == 1, name
 
 
 def test_a_controller_that_is_killed_while_it_moves_the_tree_is_succeeded_by_the_next_one(
@@ -326,26 +408,44 @@ def test_a_controller_that_is_killed_while_it_moves_the_tree_is_succeeded_by_the
             except (NotFound, Conflict):
                 await asyncio.sleep(0.05)
 
-    async def wait_for_move(store: ZooKeeperStore) -> SchemaState:
-        end = time.monotonic() + LIMIT_S
-        while (state := await stored_state(store)).moving is None:
-            assert time.monotonic() < end
-            await asyncio.sleep(0.005)
-        return state
-
     cluster.ask(ask_for_it)
-    state = cluster.ask(wait_for_move)
+    cluster.ask(lambda store: wait_for_phase(store, "copy"))
     cluster.end_controller(signal.SIGKILL)
-    assert state.moving is not None
-    assert state.moving.to == 2
     seq = cluster.members()[host.name].seq
-    assert within(GUARD_TIMEOUT_S, lambda: cluster.members()[host.name].seq > seq + 1), "it renews all the same"
+    assert within(PROFILE.guard_timeout_s, lambda: cluster.members()[host.name].seq > seq + 1), "it renews all the same"
     cluster.start_controller()
     # Who goes on need not lead: nobody waits until the one that was killed counts as dead.
     whole = SchemaState(version=2)
     assert within(LIMIT_S, lambda: cluster.ask(stored_state) == whole), cluster.log.read_text()[-3000:]
     assert cluster.ask(_vms) == before
     assert cluster.members()[host.name].state == "Held"
+
+
+async def arm(store: ZooKeeperStore, name: str) -> None:
+    """Have the host's guard armed."""
+
+    def armed(found: Hypervisor | None) -> Hypervisor:
+        assert found is not None
+        return replace(found, spec=replace(found.spec, fencing=replace(found.spec.fencing, armed=True)))
+
+    await compare_and_swap(store, Hypervisor, name, armed, clock=store.clock, half="spec")
+
+
+async def lock_schema(store: ZooKeeperStore) -> StoreLock:
+    """Keep everybody from changing the tree."""
+    path = (await store.layout()).base("schema.locks")
+    await store.client.ensure(path)
+    lock = StoreLock(store.client, path, owner="test", shared=False, clock=store.clock)
+    assert (await lock.acquire(LIMIT_S)).result is LockAnswer.ACQUIRED
+    return lock
+
+
+async def wait_for_phase(store: ZooKeeperStore, phase: str) -> None:
+    """Return when a change of the tree is in that phase."""
+    end = time.monotonic() + LIMIT_S
+    while (moving := (await stored_state(store)).moving) is None or moving.phase != phase:
+        assert time.monotonic() < end, moving
+        await asyncio.sleep(0.005)
 
 
 async def stored_state(store: ZooKeeperStore) -> SchemaState:

@@ -7,6 +7,7 @@ forwarder has it at the switch's address. Controllers run on two hosts. Nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -211,6 +213,26 @@ class BareMetal:
                 child.send_signal(signal.SIGINT)
             out, _ = child.communicate(timeout=10)
         found.extend(lost_pings(out))
+
+    def cut_power(self, name: str, address: str) -> Future[float]:
+        """End a host at once, with all that runs there; after how long an address answers the switch from elsewhere."""
+        began = time.monotonic()
+        self.spaces.ip("fab", "link", "set", f"p{(*NAMES, PLAIN).index(name)}", "down")
+        for pid in self.spaces.run("fab", "ip", "netns", "pids", f"{self.spaces.prefix}-{name}").split():
+            with contextlib.suppress(OSError):
+                os.kill(int(pid), signal.SIGKILL)
+        ping = [*self.enter("fab"), "ping", "-c1", "-W0.2", "-q", address]
+
+        def wait_answer() -> float:
+            while subprocess.run(ping, capture_output=True, check=False).returncode:
+                if time.monotonic() - began > LIMIT_S:
+                    break
+                time.sleep(0.05)
+            return time.monotonic() - began
+
+        answers = ThreadPoolExecutor(1, "pings")
+        self._stack.callback(answers.shutdown)
+        return answers.submit(wait_answer)
 
     def wait(self, claim: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> float:
         """Wait until it is so; for how long that was."""

@@ -104,7 +104,7 @@ class Cgroups:
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """A VM in a group of its own."""
-        vm = subprocess.Popen(["sleep", "60"])
+        vm = subprocess.Popen(["sleep", "300"])
         group = self.root / f"machine-{name}.scope" / "libvirt"
         group.mkdir(parents=True)
         (group.parent / "cgroup.procs").write_text("")

@@ -28,6 +28,7 @@ from outlive.node.ports import (
     StoragePort,
     StorageStatisticsPort,
 )
+from outlive.node.ports.services import DhcpPort, FirewallPort, MetadataPort, NamePort, RoleGuardPort
 from outlive.resources import KINDS, Resource
 from outlive.resources.codec import to_builtins
 from outlive.resources.reasons.faults import FaultCode, Severity
@@ -338,6 +339,11 @@ PORTS: Final[dict[type[Any], str]] = {
     MachinePort: "test_machine",
     GuardPort: "test_guard",
     LinkPort: "test_links",
+    DhcpPort: "test_services",
+    NamePort: "test_services",
+    FirewallPort: "test_services",
+    MetadataPort: "test_services",
+    RoleGuardPort: "test_services",
 }
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_text,

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from outlive.base.deadline import set_within
+from outlive.base.errors import Refused, Unavailable
 from outlive.node.ports.services import AnswerCaller, ServicePorts
-from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.dhcp import LeaseChange, ServedLease
 from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
 
 
 class PlainDhcp:
-    """``DhcpPort``. ``spool``: what scripts have told; ``served``: networks with the leases that they started with."""
+    """``DhcpPort``. ``spool``: what scripts have written; ``served``: networks with leases as of their start."""
 
     def __init__(self) -> None:
         self.spool: list[LeaseChange] = []
-        self.served: dict[str, tuple[ServedNetwork, tuple[Lease, ...]]] = {}
+        self._taken = 0
+        """Changes at the head of the spool that were taken last."""
+        self.served: dict[str, tuple[ServedNetwork, tuple[ServedLease, ...]]] = {}
         self._told = asyncio.Event()
 
     def tell(self, *changes: LeaseChange) -> None:
@@ -26,8 +29,8 @@ class PlainDhcp:
         self.spool += changes
         self._told.set()
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
-        self.served.setdefault(network.name, (network, tuple(leases)))
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
+        self.served.setdefault(network.name, (network, tuple(leases())))
 
     async def end(self, names: Collection[str]) -> None:
         for name in names:
@@ -37,10 +40,12 @@ class PlainDhcp:
         return {}
 
     async def take_changes(self) -> Sequence[LeaseChange]:
+        self._taken = len(self.spool)
         return tuple(self.spool)
 
     async def forget_changes(self) -> None:
-        self.spool.clear()
+        del self.spool[: self._taken]
+        self._taken = 0
 
     async def wait_changed(self, limit_s: float) -> None:
         await set_within(self._told, limit_s)
@@ -69,7 +74,9 @@ class PlainNames:
         return self.why
 
     async def transfer(self, network: ServedNetwork) -> Sequence[ZoneRecord]:
-        return self.told.get(network.name, ())
+        if network.name not in self.told:
+            raise Unavailable(f"no server of {network.name} answers")
+        return self.told[network.name]
 
     async def read_zone(self, zone: str) -> ZoneState:
         return self.zones.get(zone, ZoneState())
@@ -84,13 +91,21 @@ class PlainNames:
 
 
 class PlainFirewall:
-    """``FirewallPort`` that takes everything."""
+    """``FirewallPort`` that takes everything but a document with ``ssssh`` in it."""
+
+    def __init__(self) -> None:
+        self.document = ""
 
     async def load(self, document: str) -> None:
+        await self.check(document)
         self.document = document
 
     async def check(self, document: str) -> None:
-        pass
+        if "ssssh" in document:
+            raise Refused("nft does not take the rules", remedy="correct the rule: man nft")
+
+    async def has_chain(self, table: str, chain: str) -> bool:
+        return f"table inet {table} {{" in self.document and f"chain {chain} {{" in self.document
 
 
 class PlainMetadata:
@@ -98,18 +113,20 @@ class PlainMetadata:
 
     def __init__(self) -> None:
         self._answer: AnswerCaller | None = None
+        self._bridges: frozenset[str] = frozenset()
 
     async def listen(self, bridges: Collection[str], answer: AnswerCaller) -> None:
-        self._answer = answer
+        self._answer, self._bridges = answer, frozenset(bridges)
 
     async def stop(self) -> None:
-        self._answer = None
+        self._bridges = frozenset()
 
     def failures(self) -> Mapping[str, str]:
         return {}
 
     async def ask(self, bridge: str, address: str, path: str) -> MetadataAnswer:
-        assert self._answer is not None
+        if self._answer is None or bridge not in self._bridges:
+            raise ConnectionRefusedError(f"nobody listens on {bridge}")
         return await self._answer(bridge, address, path)
 
 

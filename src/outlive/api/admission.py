@@ -24,7 +24,7 @@ from outlive.base.errors import AlreadyExists, BadInput, Conflict, Invalid, NotF
 from outlive.base.phrases import count_of, listing
 from outlive.failover.protection import check_vm_protection
 from outlive.network.informers import interfaces_of, networks_of
-from outlive.network.own_networks import check_beside, completed_network
+from outlive.network.own_networks import check_beside, check_beside_hosts, completed_network
 from outlive.network.pool import check_network, check_port, overlapping
 from outlive.network.views import is_down
 from outlive.node.links.host_addresses import check_system_networks
@@ -48,12 +48,19 @@ from outlive.resources import (
     VirtualNetwork,
 )
 from outlive.resources.amounts import disk_problem, size_problems
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.definitions import PLACE, cache_refusal, image_key, may_be_same, parse, tree
 from outlive.resources.definitions import completed as completed_vm
 from outlive.resources.devices import device_of
 from outlive.resources.domain_elements import examine
 from outlive.resources.meta import ZONE_LABEL
-from outlive.resources.networks import is_interface_id, port_object_name
+from outlive.resources.networks import (
+    bridge_name,
+    bridges_in,
+    is_interface_id,
+    is_made_by_hosts,
+    port_object_name,
+)
 from outlive.resources.policies import AFFINITY_LIMIT, WEIGHT_LIMIT
 from outlive.resources.reasons import Reason, render
 from outlive.resources.vms import RUN_FINALIZER, START_AFTER_LIMIT
@@ -325,7 +332,7 @@ class Neighbours:
             await self._check_rules(obj)
         if isinstance(obj, VirtualNetwork):
             await self._check_overlap(obj)
-            await self._check_type(obj)
+            await check_network_in_use(obj, self._store)
         self._update_rules(obj)
         self._checked[type(obj), obj.name] = obj
         if isinstance(obj, VirtualMachine):
@@ -348,12 +355,14 @@ class Neighbours:
         before = others.pop(network.name, None)
         if before is not None and _beside_others(before) == _beside_others(network):
             return
-        for other in others.values():
-            try:
+        try:
+            check_beside_hosts(network, await read(self._store, Cluster, CLUSTER))
+            for other in others.values():
                 check_beside(network, other)
-            except BadInput as error:
-                what = f"VirtualNetwork {network.name}: {error.message}"
-                raise Invalid(what, place=error.place, remedy=error.remedy) from None
+        except BadInput as error:
+            what = f"VirtualNetwork {network.name}: {error.message}"
+            raise Invalid(what, place=error.place, remedy=error.remedy) from None
+        for other in others.values():
             if overlapping((network, other)):
                 raise Invalid(
                     f"VirtualNetwork {network.name}: its subnets overlap those of {other.name}, and routed networks "
@@ -361,19 +370,6 @@ class Neighbours:
                     place="spec.subnets",
                     remedy="write other subnets",
                 )
-
-    async def _check_type(self, network: VirtualNetwork) -> None:
-        """``Invalid`` for another type of a network that has ports."""
-        before = await read(self._store, VirtualNetwork, network.name)
-        if before is None or before.spec.type == network.spec.type:
-            return
-        if named := await _ports_on(self._store, network.name):
-            raise Invalid(
-                f"VirtualNetwork {network.name} is {before.spec.type}, and has {count_of(len(named), 'port')}: "
-                f"{listing(named, most=NAMED)}",
-                place="spec.type",
-                remedy="delete them first, or create another network",
-            )
 
     async def _read_vm(self, name: str) -> VirtualMachine | None:
         checked = self._checked.get((VirtualMachine, name))
@@ -594,6 +590,13 @@ async def check_deletion(obj: Resource, store: Store, *, force: bool = False) ->
                 remedy="delete them first, or force it (outlive delete --force, kubectl delete --cascade=orphan): "
                 "their VMs then keep what they have in OVN for as long as they stay where they are",
             )
+        if named := await _vms_attached_to(store, obj):
+            raise Refused(
+                f"{count_of(len(named), 'VM')} {'is' if len(named) == 1 else 'are'} attached to "
+                f"{bridge_name(obj.spec.vni)} of network {obj.name}: {listing(named, most=NAMED)}",
+                remedy="change their definitions first, or force it (outlive delete --force, kubectl delete "
+                "--cascade=orphan): they then have no gateway, DHCP and names any more",
+            )
         return
     if isinstance(obj, Membership):
         held = sorted([vm.name async for vm in list_all(store, VirtualMachine, whole=True) if _is_held_under(vm, obj)])
@@ -620,6 +623,36 @@ async def _ports_on(store: Store, network: str) -> list[str]:
     """Names of ports that are on the network, or are to be on it. Errors of the store."""
     ports = list_all(store, VirtualMachinePort, whole=True)
     return sorted([port.name async for port in ports if network in networks_of(port)])
+
+
+async def check_network_in_use(network: VirtualNetwork, store: Store) -> None:
+    """``Invalid`` for another type, or VNI, of a network that has ports, or whose bridge VMs are attached to."""
+    before = await read(store, VirtualNetwork, network.name)
+    if before is None or (before.spec.type, before.spec.vni) == (network.spec.type, network.spec.vni):
+        return
+    is_type = before.spec.type != network.spec.type
+    here = f"VirtualNetwork {network.name} {f'is {before.spec.type}' if is_type else f'has VNI {before.spec.vni}'}"
+    place = "spec.type" if is_type else "spec.vni"
+    if named := await _ports_on(store, network.name):
+        raise Invalid(
+            f"{here}, and has {count_of(len(named), 'port')}: {listing(named, most=NAMED)}",
+            place=place,
+            remedy="delete them first, or create another network",
+        )
+    if named := await _vms_attached_to(store, before):
+        raise Invalid(
+            f"{here}, and VMs are attached to its bridge: {listing(named, most=NAMED)}",
+            place=place,
+            remedy="change their definitions first, or create another network",
+        )
+
+
+async def _vms_attached_to(store: Store, network: VirtualNetwork) -> list[str]:
+    """Names of VMs whose definitions name the bridge of a network that hosts make. Errors of the store."""
+    if not is_made_by_hosts(network):
+        return []
+    bridge, vms = bridge_name(network.spec.vni), list_all(store, VirtualMachine, whole=True)
+    return sorted([vm.name async for vm in vms if bridge in bridges_in(vm.spec.definition)])
 
 
 def _is_held_under(vm: VirtualMachine, member: Membership) -> bool:

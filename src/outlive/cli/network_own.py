@@ -15,9 +15,16 @@ from outlive.cli.commands import command, group
 from outlive.cli.network import app
 from outlive.cli.output import Output, table, write
 from outlive.network.own_changes import add_reservation, add_rule, change_network, remove_reservation, remove_rule
-from outlive.network.own_networks import check_beside, completed_network, domain_of, ordered_rules
+from outlive.network.own_networks import (
+    check_beside,
+    check_beside_hosts,
+    completed_network,
+    domain_of,
+    ordered_rules,
+)
 from outlive.network.pool import check_network
-from outlive.resources import DhcpLease, ObjectMeta, VirtualNetwork
+from outlive.resources import Cluster, DhcpLease, ObjectMeta, VirtualNetwork
+from outlive.resources.cluster import CLUSTER
 from outlive.resources.networks import FirewallRule, VirtualNetworkSpec
 from outlive.store import Store, compare_and_swap, list_all, read
 
@@ -119,9 +126,12 @@ async def modify_network(
 
 @command(app, "remove")
 async def remove_network(access: WriteAccess, network: NetworkName) -> None:
-    """Delete a network; one that VMs have ports on stays."""
+    """Delete a network; one that VMs have ports on, or are attached to, stays. Hosts take its devices away."""
+    from outlive.api.admission import check_deletion
+
     async with access.open(write=True) as store:
         found = await _find(store, network)
+        await check_deletion(found, store)
         await store.delete(found.ref, uid=found.metadata.uid)
     write(f"network {network} deleted\n")
 
@@ -236,15 +246,19 @@ async def _change(
     access: WriteAccess, name: str, change: Callable[[VirtualNetworkSpec], VirtualNetworkSpec]
 ) -> VirtualNetwork:
     """Write what ``change`` makes of a network's spec, once it has been checked; the network after it."""
+    from outlive.api.admission import check_network_in_use
+
     async with access.open(write=True) as store:
-        await _find(store, name)
+        found = await _find(store, name)
+        await check_network_in_use(msgspec.structs.replace(found, spec=change(found.spec)), store)
+        cluster = await read(store, Cluster, CLUSTER)
         others = [one async for one in list_all(store, VirtualNetwork) if one.name != name]
 
         def changed(found: VirtualNetwork | None) -> VirtualNetwork:
             if found is None:
                 raise _missing(name)
             new = completed_network(msgspec.structs.replace(found, spec=change(found.spec)))
-            _check_all(new, others)
+            _check_all(new, others, cluster)
             return new
 
         result = await compare_and_swap(store, VirtualNetwork, name, changed, clock=access.clock, half="spec")
@@ -252,12 +266,14 @@ async def _change(
 
 
 async def _check(store: Store, network: VirtualNetwork) -> None:
-    _check_all(network, [one async for one in list_all(store, VirtualNetwork) if one.name != network.name])
+    others = [one async for one in list_all(store, VirtualNetwork) if one.name != network.name]
+    _check_all(network, others, await read(store, Cluster, CLUSTER))
 
 
-def _check_all(network: VirtualNetwork, others: list[VirtualNetwork]) -> None:
+def _check_all(network: VirtualNetwork, others: list[VirtualNetwork], cluster: Cluster | None) -> None:
     """``BadInput`` where it cannot be; the server checks the same, and stores of files have no server."""
     check_network(network.spec)
+    check_beside_hosts(network, cluster)
     for other in others:
         check_beside(network, other)
 

@@ -13,12 +13,17 @@ from outlive.base.errors import BadInput, Invalid
 from outlive.network.addressing import is_group, parse_address, parse_mac
 from outlive.network.firewall import RuleOrderInput, order_rules
 from outlive.network.subnets import IpSubnet, overlaps, read_subnet
-from outlive.resources import VirtualNetwork
-from outlive.resources.networks import DhcpRange, FirewallRule, Subnet, VirtualNetworkSpec, is_made_by_hosts
+from outlive.resources import Cluster, VirtualNetwork
+from outlive.resources.networks import (
+    SMALLEST_MTU,
+    DhcpRange,
+    FirewallRule,
+    Subnet,
+    VirtualNetworkSpec,
+    is_made_by_hosts,
+)
 
 LARGEST_VLAN: Final = 4094
-SMALLEST_MTU: Final = 576
-"""What every IPv4 host takes."""
 DHCPV6_PREFIX: Final = 64
 _NAME: Final = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?<!-)(\.(?!-)[a-zA-Z0-9-]{1,63}(?<!-))*\.?", re.ASCII)
 _replace = msgspec.structs.replace
@@ -38,7 +43,7 @@ def _completed_subnet(subnet: Subnet) -> Subnet:
     try:
         own = read_subnet(subnet)
     except BadInput:
-        return subnet  # that is told where it is checked
+        return subnet  # its check says what is wrong
     if own.version != 6 or subnet.gateway or own.num_addresses < 2:
         return subnet
     return _replace(subnet, gateway=str(own.network_address + 1), dhcp=subnet.dhcp or DhcpRange())
@@ -186,15 +191,29 @@ def check_beside(network: VirtualNetwork, other: VirtualNetwork) -> None:
         return
     domain = domain_of(network)
     _refuse(domain == domain_of(other), "domain", f"network {other.name} has domain {domain} as well", "write another")
-    theirs = [whole for one in other.spec.subnets if (whole := _readable(one)) is not None]
+    theirs = [whole for one in other.spec.subnets if (whole := _read_or_none(one)) is not None]
     for subnet in network.spec.subnets:
-        own = _readable(subnet)
+        own = _read_or_none(subnet)
         same = next((one for one in theirs if own is not None and overlaps(own, one)), None)
         what = f"{own} overlaps {same} of network {other.name}, and one host is the gateway of both"
         _refuse(same is not None, "subnets", what, "write another subnet")
 
 
-def _readable(subnet: Subnet) -> IpSubnet | None:
+def check_beside_hosts(network: VirtualNetwork, cluster: Cluster | None) -> None:
+    """``BadInput`` where a managed network overlaps one that hosts are on themselves: its gateway would cut the primary
+    off from it."""
+    if cluster is None or network.spec.type != "managed" or not is_made_by_hosts(network):
+        return
+    for name, system in cluster.spec.system_networks.items():
+        theirs = _read_or_none(Subnet(cidr=system.cidr))
+        for subnet in network.spec.subnets:
+            own = _read_or_none(subnet)
+            both = own is not None and theirs is not None and overlaps(own, theirs)
+            what = f"{own} overlaps {theirs} of system network {name}, which the gateway would be cut off from"
+            _refuse(both, "subnets", what, "write another subnet")
+
+
+def _read_or_none(subnet: Subnet) -> IpSubnet | None:
     try:
         return read_subnet(subnet)
     except BadInput:

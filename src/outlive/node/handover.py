@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.resources import ElectionRecord
-from outlive.resources.cluster import AddressPhase, Handover
+from outlive.resources.cluster import AddressHandover, AddressPhase
 from outlive.runtime.decisions import Decision
 
 PHASES: Final[tuple[AddressPhase, ...]] = ("upstream", "cluster", "metadata", "gateways")
@@ -63,7 +63,7 @@ def handover_step(given: HandoverInput) -> HandoverStep:
     return _step_of_leaver(given, handover)
 
 
-def _step_of_holder(host: str, handover: Handover | None, waited_s: float) -> HandoverStep:
+def _step_of_holder(host: str, handover: AddressHandover | None, waited_s: float) -> HandoverStep:
     added = _count(handover.added) if handover is not None else 0
     alone = handover is None or handover.overtaken or handover.leaver == host
     behind = not alone and handover is not None and _count(handover.removed) < added
@@ -76,7 +76,7 @@ def _step_of_holder(host: str, handover: Handover | None, waited_s: float) -> Ha
     return HandoverStep(do="done")
 
 
-def _step_of_leaver(given: HandoverInput, handover: Handover) -> HandoverStep:
+def _step_of_leaver(given: HandoverInput, handover: AddressHandover) -> HandoverStep:
     removed = _count(handover.removed)
     if removed == len(PHASES):
         return HandoverStep(do="done")
@@ -96,13 +96,13 @@ def _count(phase: AddressPhase) -> int:
     return PHASES.index(phase) + 1 if phase else 0
 
 
-def note_added(record: ElectionRecord, phase: AddressPhase) -> Handover | None:
+def note_added(record: ElectionRecord, phase: AddressPhase) -> AddressHandover | None:
     """Return the hand-over once the holder has added the addresses of this phase."""
-    found = record.handover if record.handover is not None else Handover(leaver=record.previous, overtaken=True)
+    found = record.handover if record.handover is not None else AddressHandover(leaver=record.previous, overtaken=True)
     return msgspec.structs.replace(found, added=phase)
 
 
-def note_removed(record: ElectionRecord, host: str, phase: AddressPhase) -> Handover | None:
+def note_removed(record: ElectionRecord, host: str, phase: AddressPhase) -> AddressHandover | None:
     """Return the hand-over once the leaver ``host`` has removed these addresses; ``None``: it is another one by now."""
     found = record.handover
     if found is None or found.leaver != host or _count(found.removed) >= _count(phase):
@@ -110,7 +110,7 @@ def note_removed(record: ElectionRecord, host: str, phase: AddressPhase) -> Hand
     return msgspec.structs.replace(found, removed=phase)
 
 
-def begin_handover(record: ElectionRecord, host: str) -> Handover | None:
+def begin_handover(record: ElectionRecord, host: str) -> AddressHandover | None:
     """Return the hand-over with which ``host`` takes the role that the record is about.
 
     A holder that has not given the role back, and one that was silent, is not waited for.
@@ -118,7 +118,7 @@ def begin_handover(record: ElectionRecord, host: str) -> Handover | None:
     if record.handover is not None and not record.holder and not record.handover.overtaken:
         return record.handover if record.handover.leaver != host else None
     leaver = record.holder or record.previous
-    return Handover(leaver=leaver, overtaken=True) if leaver not in ("", host) else None
+    return AddressHandover(leaver=leaver, overtaken=True) if leaver not in ("", host) else None
 
 
 HANDOVER_STEP: Final = Decision(

@@ -14,6 +14,7 @@ An election excludes nobody, so a duty must bear that for a moment another host 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,6 +27,7 @@ from outlive.base.logging import get_logger
 from outlive.node.former_primary import FormerPrimary
 from outlive.node.handover import (
     HANDOVER_STEP,
+    LEAVER_S,
     POLL_S,
     HandoverInput,
     note_added,
@@ -41,7 +43,7 @@ from outlive.resources import (
     ObjectRef,
     PrimaryRequest,
 )
-from outlive.resources.cluster import CLUSTER, AddressPhase, Handover
+from outlive.resources.cluster import CLUSTER, AddressHandover, AddressPhase
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.tasks import OrderedTaskGroup
@@ -62,6 +64,8 @@ WATCH_S: Final = 0.25
 MARGIN_S: Final = 0.5
 """For so long the process that guards addresses lets the daemon act first."""
 READ_S: Final = 1.0
+LOOKS_OF_KERNEL: Final = 5
+"""Looks after which the primary compares the addresses of the role with those that its kernel has."""
 RETRY_S: Final = 0.2
 """From a step of a hand-over that the store did not take to the next try."""
 
@@ -121,8 +125,9 @@ class Primary:
             await self._clock.sleep(RESIGN_LOOK_S)
 
     async def run(self) -> None:
-        """Be a candidate for the role, and do its duties."""
+        """Be a candidate for the role, and do its duties; nobody is one whose guard does not run."""
         try:
+            await self._remove_leftovers()
             async with OrderedTaskGroup() as group:
                 group.create_task(self.elector.run(), name="primary election")
                 group.create_task(self._work(), name="primary duties")
@@ -138,7 +143,6 @@ class Primary:
             await self.elector.give_back(handover=None)
 
     async def _work(self) -> None:
-        await self._remove_leftovers()
         while True:
             term = await self.elector.wait_leader()
             leading = asyncio.create_task(self._lead(term), name="primary leads")
@@ -163,7 +167,7 @@ class Primary:
         """Addresses that a former run of this daemon has left here are another's by now."""
         while self._addresses is not None:
             try:
-                await self._addresses.prepare(clean=True)
+                await self._addresses.prepare()
                 return
             except OutliveError as error:
                 _log.error("primary.addresses_not_prepared", host=self._host, error=str(error))
@@ -176,8 +180,8 @@ class Primary:
         if self.elector.stalled:
             self._former.report(self.elector.stalled)
         _log.info("primary.takes_over", host=self._host, term=term)
-        if self._addresses is not None:
-            await self._take_addresses(self._addresses, term)
+        if self._addresses is not None and not await self._take_addresses(self._addresses, term):
+            return
         for duty in self._duties.all:
             if not self._resigning.is_set():
                 await self._duties.start(duty, term)
@@ -185,10 +189,12 @@ class Primary:
         while not self._resigning.is_set() and not await self._marked(phase="", handover=None):
             await set_within(self._resigning, LOOK_S)
         _log.info("primary.holds", host=self._host, term=term, duties=self.running)
-        while True:
+        for look in itertools.count(1):
             for _ in range(FOLLOWS):
                 if not await set_within(self._resigning, LOOK_S / FOLLOWS):
-                    await self._follow_addresses(term)
+                    await self._follow_addresses(term, restore=False)
+            if look % LOOKS_OF_KERNEL == 0:
+                await self._follow_addresses(term, restore=True)
             if self._resigning.is_set() or not self.elector.may_stand():
                 await self._marked(phase="relinquish", to="")
                 break
@@ -202,10 +208,10 @@ class Primary:
                 break
         _log.info("primary.relinquishes", host=self._host, term=term)
 
-    async def _take_addresses(self, addresses: RoleAddresses, term: int) -> None:
-        """Add them phase by phase, in lock-step with a leaver that still has them."""
+    async def _take_addresses(self, addresses: RoleAddresses, term: int) -> bool:
+        """Add them phase by phase, in lock-step with a leaver that still has them; false: the role is lost again."""
         addresses.allow()
-        seen: Handover | None = None
+        seen: AddressHandover | None = None
         since_s = self._clock.monotonic()
         while True:
             try:
@@ -213,7 +219,7 @@ class Primary:
                 with deadline(READ_S):
                     record = (await self._store.get(Election, ROLE, fresh=True)).record
                 if record.term != term or record.holder != self._host:
-                    return  # the role is lost, and the elector will see that
+                    return False
                 now_s = self._clock.monotonic()
                 if record.handover != seen:
                     seen, since_s = record.handover, now_s
@@ -231,19 +237,21 @@ class Primary:
                     case "wait":
                         await self._clock.sleep(POLL_S)
                     case _:
-                        return
+                        return True
                 if not noted:
                     await self._clock.sleep(RETRY_S)
             except (OutliveError, TimeoutError) as error:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)
 
-    async def _follow_addresses(self, term: int) -> None:
-        """Have the addresses as networks and the cluster say now."""
+    async def _follow_addresses(self, term: int, *, restore: bool) -> None:
+        """Have the addresses as networks and the cluster say now; ``restore``: also those that the kernel has lost."""
         if self._addresses is None:
             return
         try:
             await self._addresses.follow(lambda: self.elector.confirm(term))
+            if restore:
+                await self._addresses.restore(lambda: self.elector.confirm(term))
         except (OutliveError, TimeoutError) as error:
             _log.warning("primary.addresses_not_followed", host=self._host, error=str(error) or "no answer in time")
         self._report_addresses(self._addresses)
@@ -261,7 +269,7 @@ class Primary:
     async def _relinquish(self) -> None:
         """Stop the duties, give the role back, and let the addresses go as the next holder takes them."""
         await self._duties.stop()
-        handover = Handover(leaver=self._host) if self._has_addresses else None
+        handover = AddressHandover(leaver=self._host) if self._has_addresses else None
         self._leaving = handover is not None and self.elector.is_leader
         try:
             if await self.elector.give_back(handover=handover) and self._addresses is not None:
@@ -272,14 +280,17 @@ class Primary:
             await self._drop()
 
     async def _leave_addresses(self, addresses: RoleAddresses) -> None:
-        """Remove them phase by phase; returns once they are gone, or once this host has the role again."""
+        """Remove them phase by phase; returns once they are gone, or once this host has the role again.
+
+        A leaver that cannot read how far the new holder is keeps them no longer than it would wait for that.
+        """
         seen: object = None
-        since_s = began_s = self._clock.monotonic()
-        record = ElectionRecord(handover=Handover(leaver=self._host))
+        since_s = began_s = read_s = self._clock.monotonic()
+        record = ElectionRecord(handover=AddressHandover(leaver=self._host))
         try:
             await addresses.extend(GUARD_S)
         except OutliveError as error:
-            _log.warning("primary.guard_not_told", host=self._host, error=str(error))
+            _log.warning("primary.guard_not_reached", host=self._host, error=str(error))
         while addresses.have and not self.elector.is_leader:
             try:
                 with deadline(READ_S):
@@ -287,8 +298,10 @@ class Primary:
             except (OutliveError, TimeoutError) as error:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)
+            else:
+                read_s = self._clock.monotonic()
             now_s = self._clock.monotonic()
-            if now_s - began_s >= GUARD_S:
+            if now_s - began_s >= GUARD_S or now_s - read_s >= LEAVER_S:
                 return
             if (record.holder, record.handover) != seen:
                 seen, since_s = (record.holder, record.handover), now_s

@@ -54,7 +54,7 @@ class PrimaryDuties:
         try:
             with deadline(DUTY_S):
                 await duty.start(term)
-        except (OutliveError, TimeoutError) as error:
+        except (OutliveError, OSError) as error:
             why = str(error) or f"no end within {DUTY_S:g} s"
             _log.error("primary.duty_not_started", host=self._host, duty=duty.name, error=why)
             self._faults.activate(FaultCode.PRIMARY_DUTY, subject, what=f"start {duty.name}", why=why)
@@ -69,7 +69,7 @@ class PrimaryDuties:
             try:
                 with deadline(DUTY_S):
                     await duty.stop()
-            except (OutliveError, TimeoutError) as error:
+            except (OutliveError, OSError) as error:
                 why = str(error) or f"no end within {DUTY_S:g} s"
                 _log.error("primary.duty_not_stopped", host=self._host, duty=duty.name, error=why)
                 self._faults.activate(FaultCode.PRIMARY_DUTY, subject, what=f"stop {duty.name}", why=why)

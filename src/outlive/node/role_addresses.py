@@ -1,13 +1,15 @@
 """Addresses that only the primary coordinator has: floating ones, that of the metadata server, gateways of networks.
 
 What this host has of them is known here and to a guard that is a process of its own: it removes them where the daemon
-cannot (``RoleGuardPort``). An address is remembered before it is added, and forgotten after it was removed.
+cannot (``RoleGuardPort``). An address is remembered before it is added, and forgotten after it was removed. A bridge of
+guests has IPv6 only while a gateway is there, so that the host has no other address on it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from ipaddress import ip_interface
 from typing import Final
 
 from outlive.base.deadline import deadline
@@ -50,15 +52,13 @@ class RoleAddresses:
         """Addresses that were added, or tried to be, and not removed."""
         return tuple(self._have)
 
-    async def prepare(self, clean: bool) -> None:
-        """Have a guard; ``clean``: remove what a former run has left here."""
-        if clean:
-            for place in await self._guard.leftovers():
-                _log.warning("primary.address_left", device=place[0], address=place[1])
-                self._have.setdefault(place, "gateways")
+    async def prepare(self) -> None:
+        """Remove what a former run has left here, and have a guard."""
+        for place in await self._guard.leftovers():
+            _log.warning("primary.address_left", device=place[0], address=place[1])
+            self._have.setdefault(place, "")
+        await self.remove_all()
         await self._guard.start()
-        if clean:
-            await self.remove_all()
 
     async def extend(self, seconds: float) -> None:
         """This host has the role for so long from now, or gives its addresses up until then."""
@@ -81,17 +81,36 @@ class RoleAddresses:
             if not old and not new:
                 return
             await self._remove(old)
-            for first in range(0, len(new), AT_ONCE):
-                if not await confirm():
-                    raise Refused("another coordinator has the role", remedy="see outlive get elections primary")
-                async with OrderedTaskGroup() as group:
-                    for place in new[first : first + AT_ONCE]:
-                        group.create_task(self._add_one(place, phase))
+            await self._add([(place, phase) for place in new], confirm)
 
     async def follow(self, confirm: Callable[[], Awaitable[bool]]) -> None:
         """The same for all phases."""
         for phase in PHASES:
             await self.add(phase, confirm)
+
+    async def restore(self, confirm: Callable[[], Awaitable[bool]]) -> None:
+        """Add again what this host should have and its kernel has not: somebody else has removed it, or its device."""
+        async with self._changing:
+            found = await self._links.read()
+            present = {(one.name, address) for one in found.links for address in one.addresses}
+            for device in {device for device, _ in self._have} - {one.name for one in found.links}:
+                present |= {(device, address) for address in await self._links.addresses(device)}
+            missing = [
+                (place, phase)
+                for place, phase in self._have.items()
+                if (place[0], str(ip_interface(place[1]))) not in present and phase
+            ]
+            for place, _ in missing:
+                _log.warning("primary.address_missing", device=place[0], address=place[1])
+            await self._add(missing, confirm)
+
+    async def _add(self, places: Sequence[tuple[Place, AddressPhase]], confirm: Callable[[], Awaitable[bool]]) -> None:
+        for first in range(0, len(places), AT_ONCE):
+            if not await confirm():
+                raise Refused("another coordinator has the role", remedy="see outlive get elections primary")
+            async with OrderedTaskGroup() as group:
+                for place, phase in places[first : first + AT_ONCE]:
+                    group.create_task(self._add_one(place, phase))
 
     async def remove(self, phase: AddressPhase) -> bool:
         """Remove the addresses of a phase; whether all of them are gone."""
@@ -113,7 +132,8 @@ class RoleAddresses:
             await self._guard.hold(device, address)
             with deadline(CALL_S):
                 if ":" in address and phase == "gateways":
-                    await self._switch_v6(device, on=True)
+                    key = f"net.ipv6.conf.{device}.disable_ipv6"
+                    await self._links.carry_out(LinkOp(op="sysctl", key=key, value="0"))
                 await self._links.add_address(device, address)
         except (OutliveError, TimeoutError) as error:
             why = str(error) or f"no end within {CALL_S:g} s"
@@ -141,7 +161,7 @@ class RoleAddresses:
             with deadline(CALL_S):
                 await self._links.remove_address(device, address)
                 if ":" in address and self._have.get(place) == "gateways":
-                    await self._switch_v6(device, on=False)
+                    await self._links.carry_out(LinkOp(op="ipv6Off", device=device))
         except (OutliveError, TimeoutError) as error:
             why = str(error) or f"no end within {CALL_S:g} s"
             _log.error("primary.address_not_removed", device=device, address=address, why=why)
@@ -153,12 +173,7 @@ class RoleAddresses:
         try:
             await self._guard.release(device, address)
         except OutliveError as error:
-            _log.warning("primary.guard_not_told", why=str(error))
-
-    async def _switch_v6(self, device: str, *, on: bool) -> None:
-        """IPv6 on a bridge of guests is on only while the gateway is there, so that the host has no other address."""
-        key = f"net.ipv6.conf.{device}.disable_ipv6"
-        await self._links.carry_out(LinkOp(op="sysctl", key=key, value="0" if on else "1"))
+            _log.warning("primary.guard_not_reached", why=str(error))
 
     async def close(self) -> None:
         """Let the guard go, which removes whatever is left."""

@@ -364,7 +364,7 @@ AddressPhase = Literal["", "upstream", "cluster", "metadata", "gateways"]
 """Addresses of the primary that go from one coordinator to the next together; empty: none yet."""
 
 
-class Handover(Part, frozen=True, kw_only=True):
+class AddressHandover(Part, frozen=True, kw_only=True):
     """The way of the primary's addresses from one coordinator to the next, phase by phase."""
 
     leaver: str
@@ -396,7 +396,7 @@ class ElectionRecord(Part, frozen=True, kw_only=True):
     """To whom it is handed over; empty: to any candidate."""
     answered: str = ""
     """Id of the last request (``Cluster.spec.primary``) that a holder has carried out."""
-    handover: Handover | None = None
+    handover: AddressHandover | None = None
     """How far addresses have gone; absent: none are on their way."""
 
 

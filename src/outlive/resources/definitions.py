@@ -508,6 +508,18 @@ def with_function_devices(xml: str, devices: Mapping[str, str]) -> str:
     return ET.tostring(domain, encoding="unicode")
 
 
+def attached_bridges(xml: str) -> tuple[tuple[str, str], ...]:
+    """MAC address and bridge of each interface that is attached to a bridge. ``BadInput`` for what is no definition."""
+    domain, found = tree(xml), []
+    for index, one in enumerate(domain.iterfind("devices/interface")):
+        written, source = one.find("mac"), one.find("source")
+        bridge = source.get("bridge", "") if source is not None else ""
+        if bridge:
+            mac = written.get("address", "") if written is not None else made_mac(domain.findtext("uuid", ""), index)
+            found.append((mac.lower(), bridge))
+    return tuple(found)
+
+
 def with_bridges(xml: str, bridges: Mapping[int, str]) -> str:
     """The definition with these interfaces on bridges of the host, by their numbers; all else stays as it is."""
     domain = tree(xml)

@@ -22,6 +22,8 @@ IN_OVN: Final[frozenset[NetworkType]] = frozenset({"routed", "layer2", "localnet
 MADE_BY_HOSTS: Final[frozenset[NetworkType]] = frozenset({"bridged", "managed"})
 """Types that hosts make themselves."""
 PortMode = Literal["shared", "twin"]
+SMALLEST_MTU: Final = 576
+"""What every IPv4 host takes."""
 PORTS_LIMIT: Final = 32
 """Ports of one VM on networks."""
 _PORT_SPACE: Final = uuid.UUID("6f75746c-6976-5e00-8000-706f72740001")
@@ -176,8 +178,8 @@ class VirtualNetwork(Resource, frozen=True, kw_only=True, tag="VirtualNetwork"):
 
 
 class DhcpLease(Resource, frozen=True, kw_only=True, tag="DhcpLease"):
-    """``DhcpLease/<network>.<MAC with dashes>``: an address that the DHCP server of a managed network gave. One
-    document."""
+    """``DhcpLease/<network>.<address>``, of IPv6 written out with dashes: an address that the DHCP server of a managed
+    network gave. One document."""
 
     info: ClassVar[KindInfo] = KindInfo(
         plural="dhcpleases",

@@ -8,10 +8,11 @@ the object back (``restored``).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
@@ -55,8 +56,8 @@ from outlive.resources import (
     VirtualNetwork,
 )
 from outlive.resources.codec import encode_canonical
-from outlive.resources.definitions import tree
-from outlive.resources.networks import bridges_in, vm_and_index
+from outlive.resources.definitions import attached_bridges, tree
+from outlive.resources.networks import bridges_in, is_interface_id, vm_and_index
 from outlive.resources.vms import USER_DATA
 
 Verb = Literal["get", "list", "watch"]
@@ -145,18 +146,33 @@ def shared_part(vm: VirtualMachine) -> VirtualMachine:
 
 
 def part_for_coordinators(vm: VirtualMachine) -> VirtualMachine:
-    """The same for a coordinator, with what the metadata server of the primary tells the guest of a VM on a managed
-    network: its flavor and its user data. Of a VM on no bridge that hosts make there is no such guest.
+    """The same for a coordinator, with what the metadata server of the primary needs to know the guest of a VM on a
+    managed network and to answer it: its bridges, its flavor and its user data. There is no such guest of a VM that is
+    neither on a bridge that hosts make, nor has a port that is known by its MAC address, which such networks have.
     """
-    shown = shared_part(vm)
-    if not bridges_in(vm.spec.definition):
+    shown, bridges = shared_part(vm), bridges_in(vm.spec.definition)
+    if not bridges and all(is_interface_id(one) for one in vm.spec.ports):
         return shown
-    told = {key: text for key, text in vm.metadata.annotations.items() if key == USER_DATA}
+    kept = {key: text for key, text in vm.metadata.annotations.items() if key == USER_DATA}
+    definition = shown.spec.definition
+    if bridges and definition:
+        with contextlib.suppress(BadInput):
+            definition = definition.removesuffix("</domain>") + _interfaces(vm.spec.definition) + "</domain>"
     return _replace(
         shown,
-        metadata=_replace(shown.metadata, annotations=told),
-        spec=_replace(shown.spec, flavor=vm.spec.flavor),
+        metadata=_replace(shown.metadata, annotations=kept),
+        spec=_replace(shown.spec, definition=definition, flavor=vm.spec.flavor),
     )
+
+
+def _interfaces(definition: str) -> str:
+    """The interfaces of a definition that are on bridges which hosts make, and no more of them than that."""
+    own = [(mac, bridge) for mac, bridge in attached_bridges(definition) if bridge in bridges_in(definition)]
+    each = "".join(
+        f'<interface type="bridge"><mac address={quoteattr(mac)}/><source bridge={quoteattr(bridge)}/></interface>'
+        for mac, bridge in own
+    )
+    return f"<devices>{each}</devices>"
 
 
 def _uuid_element(definition: str) -> str:
@@ -254,7 +270,7 @@ _ITS_VMS: Final = Reads(
 )
 _VMS_OF_COORDINATOR: Final = _replace(
     _ITS_VMS,
-    text="the same; of those on a network that hosts make also flavor and user data",
+    text="the same; of those on a network that hosts make also its bridge, flavor and user data",
     rest=part_for_coordinators,
 )
 _NO_PASSWORDS: Final = Reads(text="all, without passwords in definitions", view=without_passwords, mark=b"passwd")
@@ -310,7 +326,7 @@ READERS: Final[Mapping[type[Resource], _Row]] = {
     StoragePool: _COORDINATORS,
     Token: {"viewer": _NO_DIGESTS, "operator": _NO_DIGESTS},
     UsageHistory: _OUTSIDE,
-    VirtualMachinePort: _hosts(_OF_ITS_VMS),
+    VirtualMachinePort: _hosts(_OF_ITS_VMS, EVERYTHING),
     VirtualNetwork: _HOSTS_TOO,
     VirtualMachine: {
         "viewer": _NO_PASSWORDS,

@@ -63,7 +63,7 @@ from outlive.node.storage_statistics import DEVICES_RETRY_S, StorageStatistics, 
 from outlive.node.vm.context import ConsoleLogs, NodeSettings, Statistics, VmContext
 from outlive.node.vm.domains import LocalDomains
 from outlive.resources import HOST_LABEL, Hypervisor, ObjectRef, VirtualMachine, VirtualNetwork
-from outlive.resources.cluster import AddressPhase
+from outlive.resources.cluster import AddressPhase, SystemNetwork, SystemNetworkName
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
@@ -391,19 +391,25 @@ class NodeRole:
             faults=self.faults,
             clock=self._clock,
             random=self._random.fork("network services"),
+            system_networks=lambda: {name: one.cidr for name, one in self._system_networks().items()},
         )
+
+    def _system_networks(self) -> Mapping[SystemNetworkName, SystemNetwork]:
+        cluster = self.daemon.shared.desired.cluster
+        return cluster.spec.system_networks if cluster is not None else {}
 
     def _role_places(self, networks: NetworkServices | None) -> dict[AddressPhase, list[Place]]:
         """Where the primary has its addresses on this host."""
-        cluster, links = self.daemon.shared.desired.cluster, self._links
+        links = self._links
         if links is None:
             return {}
         made = links.made or {}
+        covered = networks.firewall.covered if networks is not None else ()
         served = networks.view()[0].values() if networks is not None else ()
         return role_places(
-            cluster.spec.system_networks if cluster is not None else {},
+            self._system_networks(),
             links.bridge_of,
-            [one for one in served if made.get(one.name) == ""],
+            [one for one in served if made.get(one.name) == "" and one.name in covered],
         )
 
     async def _publish_devices(self, port: StorageStatisticsPort) -> None:

@@ -5,9 +5,10 @@ that it no longer is, so whatever must not happen twice is guarded by its own co
 most one process ever wins a given term, terms rise with each change of holder, and while clocks run at nearly the
 same rate a leader stops believing before another may take over.
 
-The object ``Election/<role>`` is one document. The holder writes it anew every ``renew_s``; a candidate that has
-not seen it *change* for ``silence_s`` of its own monotonic clock takes over by compare-and-swap. No wall clock is
-compared. A lost answer is settled by a fresh read that looks for the nonce of this process
+The object ``Election/<role>`` is one document. The holder writes it anew every ``renew_s``; a candidate that has not
+seen it *change* for ``silence_s`` of its own monotonic clock takes over by compare-and-swap; a leader measures its
+belief by a clock that goes on while its machine sleeps. No wall clock is compared. A lost answer is settled by a
+fresh read that looks for the nonce of this process
 (docs/reference/runtime.md#election).
 """
 
@@ -166,7 +167,7 @@ class Elector:
         return self._belief_left_s() if self._held is not None else -1.0
 
     def _belief_left_s(self) -> float:
-        return self._renewed_at + BELIEF * self._silence_s - self._clock.monotonic()
+        return self._renewed_at + BELIEF * self._silence_s - self._clock.latest()
 
     def _pause_s(self) -> float:
         if self._held is None:
@@ -228,7 +229,7 @@ class Elector:
     async def _create(self) -> None:
         first = ElectionRecord(holder=self.identity, term=self._highest + 1, nonce=self._nonce)
         record = msgspec.structs.replace(first, **self._taken(ElectionRecord()))
-        began_at = self._clock.monotonic()
+        began_at = self._clock.latest()
         with contextlib.suppress(AlreadyExists):
             self._lead(await self._store.create(Election(metadata=ObjectMeta(name=self.role), record=record)), began_at)
 
@@ -237,7 +238,7 @@ class Elector:
         renewals = current.record.renewals + 1
         own: dict[str, object] = {"holder": self.identity, "term": term, "renewals": renewals, "nonce": self._nonce}
         record = msgspec.structs.replace(current.record, **own, **changes)
-        began_at = self._clock.monotonic()
+        began_at = self._clock.latest()
         self._doubt = True
         try:
             written = await self._store.replace(msgspec.structs.replace(current, record=record))

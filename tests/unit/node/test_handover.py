@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -29,13 +29,13 @@ from outlive.node.handover import (
     note_added,
     note_removed,
 )
-from outlive.node.ports.links import NoLinks
-from outlive.node.primary import GUARD_S, Primary
+from outlive.node.ports.links import FoundLinks, HostLink, LinkOp, NoLinks
+from outlive.node.primary import GUARD_S, LOOKS_OF_KERNEL, Primary
 from outlive.node.primary_elector import ROLE, PrimaryElector
 from outlive.node.primary_requests import describe_handover, role_of
 from outlive.node.role_addresses import RoleAddresses
 from outlive.resources import Cluster, Election, ElectionRecord, MemberRecord, Membership, ObjectMeta, PrimaryRequest
-from outlive.resources.cluster import AddressPhase, Handover
+from outlive.resources.cluster import AddressHandover, AddressPhase
 from outlive.resources.reasons.faults import FaultCode
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.store.memory import MemoryStore
@@ -94,9 +94,24 @@ class CableLinks(NoLinks):
     def __init__(self, host: str, cable: Cable) -> None:
         self.host, self.cable = host, cable
         self.hangs_in: AddressPhase = ""
+        self.waits_s = 0.02
+        self.ops: list[LinkOp] = []
+
+    async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
+        found: dict[str, tuple[str, ...]] = {}
+        for device, address in [place for places in PLACES.values() for place in places if place[0] != "lo"]:
+            own = (address,) if self.host in self.cable.have.get(address, ()) else ()
+            found[device] = (*found.get(device, ()), *own)
+        return FoundLinks(links=tuple(HostLink(name=name, addresses=own) for name, own in found.items()))
+
+    async def addresses(self, device: str) -> tuple[str, ...]:
+        return tuple(one for _, one in PLACES["metadata"] if self.host in self.cable.have.get(one, ()))
+
+    async def carry_out(self, op: LinkOp) -> None:
+        self.ops.append(op)
 
     async def add_address(self, device: str, address: str) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(self.waits_s)
         self.cable.add(self.host, device, address)
 
     async def remove_address(self, device: str, address: str) -> None:
@@ -113,9 +128,11 @@ class NotedGuard:
         self.until = 0.0
         self.places: dict[tuple[str, str], None] = {}
         self.former: list[tuple[str, str]] = []
+        self.fails = False
 
     async def start(self) -> None:
-        pass
+        if self.fails:
+            raise Unavailable("the guard does not start")
 
     async def extend(self, seconds: float) -> None:
         self.until = self.clock.monotonic() + seconds
@@ -360,13 +377,58 @@ def test_a_host_that_is_not_fit_gives_the_role_up() -> None:
 def test_addresses_that_a_former_run_left_are_removed() -> None:
     async def whole() -> None:
         it = Hosts("a", "b")
-        it.cable.add("b", "vmbr10", "10.10.0.1/24")
-        it.guards["b"].former = [("vmbr10", "10.10.0.1/24")]
+        for device, address in (("vmbr10", "10.10.0.1/24"), ("brupstream", "fd00:1::10/64")):
+            it.cable.add("b", device, address)
+            it.guards["b"].former.append((device, address))
         await it.start()
         assert it.owners() == {"a"}
+        assert it.links["b"].ops == [], "and the host keeps IPv6 on its own bridges"
         await it.end()
 
     run(whole())
+
+
+def test_a_host_whose_guard_cannot_be_started_is_no_candidate() -> None:
+    async def whole() -> None:
+        it = Hosts("a", "b")
+        it.guards["a"].fails = True
+        await it.start()
+        assert (await it.record()).holder == "b"
+        it.guards["a"].fails = False
+        await it.ask("a")
+        await it.clock.sleep(10)
+        assert (await it.record()).holder == "a"
+        await it.end()
+
+    run(whole())
+
+
+def test_an_address_that_somebody_removes_from_the_primary_comes_back() -> None:
+    async def story(it: Hosts) -> None:
+        await it.clock.sleep(5)
+        for device, address in (("vmbr10", "10.10.0.1/24"), ("lo", "169.254.169.254/32")):
+            it.cable.remove("a", device, address)
+        await it.clock.sleep(LOOKS_OF_KERNEL * 1.2)
+        assert all(hosts.keys() == {"a"} for hosts in it.cable.have.values())
+
+    told(story)
+
+
+def test_a_leaver_that_is_cut_from_the_store_keeps_no_address_longer_than_it_waits() -> None:
+    async def story(it: Hosts) -> None:
+        it.tasks["b"].cancel()  # so that the phases begin later, with another holder
+        await it.ask("c")
+        it.links["c"].waits_s = 1.0
+        while (await it.record()).holder:
+            await it.clock.sleep(0.05)
+        it.primaries["a"]._store = Silent()
+        began = it.clock.monotonic()
+        while "a" in it.owners():
+            await it.clock.sleep(0.05)
+        assert it.clock.monotonic() - began <= LEAVER_S + 1.0
+        assert it.owners() <= {"c"}
+
+    told(story, "a", "b", "c")
 
 
 def test_a_gateway_that_changes_goes_first_and_comes_then_and_a_new_network_gets_its_own_within_2_s() -> None:
@@ -402,7 +464,7 @@ def test_no_side_waits_for_ever_and_none_removes_what_is_nowhere_else_before_its
     added: int, removed: int, waited_s: float, taken: bool, going: bool
 ) -> None:
     names: tuple[AddressPhase, ...] = ("", *PHASES)
-    handover = Handover(leaver="a", added=names[added], removed=names[removed])
+    handover = AddressHandover(leaver="a", added=names[added], removed=names[removed])
     record = ElectionRecord(holder="b" if taken else "", previous="a", handover=handover)
     leaver = see("a", record, waited_s, going=going)
     if leaver.do == "remove" and added <= removed < len(PHASES):
@@ -416,13 +478,13 @@ def test_no_side_waits_for_ever_and_none_removes_what_is_nowhere_else_before_its
 
 
 def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> None:
-    gone = ElectionRecord(previous="a", handover=Handover(leaver="a"))
-    assert begin_handover(gone, "b") == Handover(leaver="a")
+    gone = ElectionRecord(previous="a", handover=AddressHandover(leaver="a"))
+    assert begin_handover(gone, "b") == AddressHandover(leaver="a")
     assert begin_handover(gone, "a") is None
     held = ElectionRecord(holder="a", phase="relinquish")
-    assert begin_handover(held, "b") == Handover(leaver="a", overtaken=True)
+    assert begin_handover(held, "b") == AddressHandover(leaver="a", overtaken=True)
     assert begin_handover(ElectionRecord(), "b") is None
-    assert note_added(gone, "upstream") == Handover(leaver="a", added="upstream")
+    assert note_added(gone, "upstream") == AddressHandover(leaver="a", added="upstream")
     assert note_removed(gone, "b", "upstream") is None
     assert see("c", gone) == HandoverStep(do="remove", why="another coordinator has the role")
 
@@ -434,21 +496,21 @@ def test_a_hand_over_is_begun_only_with_a_leaver_that_gave_the_role_back() -> No
         (ElectionRecord(holder="a"), "a is the primary coordinator"),
         (ElectionRecord(holder="a", phase="relinquish"), "a stops its duties"),
         (
-            ElectionRecord(handover=Handover(leaver="a")),
+            ElectionRecord(handover=AddressHandover(leaver="a")),
             "nobody has the role of the primary coordinator; a has its addresses",
         ),
         (
-            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a")),
+            ElectionRecord(holder="b", phase="takeover", handover=AddressHandover(leaver="a")),
             "b takes over the addresses (0 of 4 phases)",
         ),
         (
             ElectionRecord(
-                holder="b", phase="takeover", handover=Handover(leaver="a", added="cluster", overtaken=True)
+                holder="b", phase="takeover", handover=AddressHandover(leaver="a", added="cluster", overtaken=True)
             ),
             "b takes over the addresses (2 of 4 phases, and waits for a no more)",
         ),
         (
-            ElectionRecord(holder="b", phase="takeover", handover=Handover(leaver="a", added="gateways")),
+            ElectionRecord(holder="b", phase="takeover", handover=AddressHandover(leaver="a", added="gateways")),
             "b starts its duties",
         ),
         (ElectionRecord(holder="b", phase="takeover"), "b starts its duties"),

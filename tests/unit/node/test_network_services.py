@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.loops import run
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base.errors import BadInput, Refused, Unavailable
 from outlive.node.services.dhcp import (
     DhcpFiles,
-    Lease,
     LeaseChange,
+    ServedLease,
     count_free,
     dhcp_arguments,
     lease_lines,
@@ -104,10 +104,12 @@ def test_reservations_are_one_file_for_each_interface() -> None:
 
 def test_leases_are_printed_as_the_server_reads_them() -> None:
     leases = [
-        Lease(address="fd00:8::9", mac="02:00:00:00:00:03", hostname="six", client_id="00:01", iaid="7", expires=8),
-        Lease(address="10.8.0.12", mac="02:00:00:00:00:02", expires=7),
-        Lease(address="10.8.0.2", mac="02:00:00:00:00:01", hostname="one", client_id="01:02", expires=9),
-        Lease(address="fd00:8::8", mac="02:00:00:00:00:04"),
+        ServedLease(
+            address="fd00:8::9", mac="02:00:00:00:00:03", hostname="six", client_id="00:01", iaid="7", expires=8
+        ),
+        ServedLease(address="10.8.0.12", mac="02:00:00:00:00:02", expires=7),
+        ServedLease(address="10.8.0.2", mac="02:00:00:00:00:01", hostname="one", client_id="01:02", expires=9),
+        ServedLease(address="fd00:8::8", mac="02:00:00:00:00:04"),
     ]
     v4 = ["9 02:00:00:00:00:01 10.8.0.2 one 01:02", "7 02:00:00:00:00:02 10.8.0.12 * *"]
     assert lease_lines(served(), leases[1:3]).splitlines() == v4
@@ -118,27 +120,31 @@ def test_leases_are_printed_as_the_server_reads_them() -> None:
 
 
 def change(action: str, mac: str, address: str, expires: int, hostname: str = "") -> LeaseChange:
-    return LeaseChange(vni=8, action=action, lease=Lease(address=address, mac=mac, expires=expires, hostname=hostname))
+    return LeaseChange(
+        vni=8, action=action, lease=ServedLease(address=address, mac=mac, expires=expires, hostname=hostname)
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "changes", "after"),
     [
-        ({}, [change("add", "a", "1", 5)], {"a": ("1", 5)}),
-        ({"a": ("1", 5)}, [change("old", "a", "1", 9)], {"a": ("1", 9)}),
-        ({"a": ("1", 5)}, [change("del", "a", "1", 5)], {}),
-        ({"a": ("1", 5)}, [change("add", "b", "1", 9)], {"b": ("1", 9)}),
-        ({"a": ("1", 9)}, [change("add", "b", "1", 5)], {"a": ("1", 9)}),
-        ({"a": ("1", 9)}, [change("del", "a", "1", 5)], {"a": ("1", 9)}),
-        ({"a": ("1", 9)}, [change("old", "a", "1", 0)], {"a": ("1", 0)}),
-        ({"a": ("1", 9)}, [change("del", "a", "2", 9)], {"a": ("1", 9)}),
+        ({}, [change("add", "a", "1", 5)], {"1": ("a", 5)}),
+        ({"1": ("a", 5)}, [change("old", "a", "1", 9)], {"1": ("a", 9)}),
+        ({"1": ("a", 5)}, [change("del", "a", "1", 5)], {}),
+        ({"1": ("a", 5)}, [change("add", "b", "1", 9)], {"1": ("b", 9)}),
+        ({"1": ("a", 9)}, [change("add", "b", "1", 5)], {"1": ("a", 9)}),
+        ({"1": ("a", 9)}, [change("del", "a", "1", 5)], {"1": ("a", 9)}),
+        ({"1": ("a", 9)}, [change("old", "a", "1", 0)], {"1": ("a", 0)}),
+        ({"1": ("a", 9)}, [change("del", "a", "2", 9)], {"1": ("a", 9)}),
+        ({"1": ("b", 5)}, [change("del", "a", "1", 9)], {"1": ("b", 5)}),
+        ({"1": ("a", 5)}, [change("add", "a", "2", 9)], {"1": ("a", 5), "2": ("a", 9)}),
     ],
 )
 def test_changes_are_merged_and_older_ones_change_nothing(
     before: dict[str, tuple[str, int]], changes: list[LeaseChange], after: dict[str, tuple[str, int]]
 ) -> None:
-    leases = {mac: Lease(address=address, mac=mac, expires=end) for mac, (address, end) in before.items()}
-    assert {mac: (one.address, one.expires) for mac, one in merge_changes(leases, changes).items()} == after
+    leases = {address: ServedLease(address=address, mac=mac, expires=end) for address, (mac, end) in before.items()}
+    assert {address: (one.mac, one.expires) for address, one in merge_changes(leases, changes).items()} == after
 
 
 changes_of_leases = st.lists(
@@ -153,21 +159,23 @@ changes_of_leases = st.lists(
 
 
 @given(changes_of_leases)
-def test_no_address_belongs_to_two_interfaces_and_a_spool_that_is_read_twice_changes_nothing(
+def test_an_address_has_the_lease_that_ends_last_and_a_spool_that_is_read_twice_changes_nothing(
     changes: list[LeaseChange],
 ) -> None:
-    merged = merge_changes({}, changes)
-    assert len({one.address for one in merged.values()}) == len(merged)
-    if not any(one.action == "del" for one in changes) and len({one.lease.expires for one in changes}) == len(changes):
-        assert merge_changes(merged, changes[-1:]) == merged or changes[-1].lease.mac not in merged
+    given = [one for one in changes if one.action != "del" and one.lease.expires]
+    merged = merge_changes({}, given)
+    ends = {address: max(one.lease.expires for one in given if one.lease.address == address) for address in merged}
+    assert {address: one.expires for address, one in merged.items()} == ends
+    if len({one.lease.expires for one in given}) == len(given):
+        assert merge_changes(merged, given) == merged
 
 
 def test_a_range_is_full_once_every_address_is_leased_or_reserved() -> None:
     kept = DhcpReservation(mac="02:00:00:00:00:01", address="10.8.0.10")
     view = served(reservations=(kept,))
     assert count_free(view, []) == 2
-    assert count_free(view, [Lease(address="10.8.0.10"), Lease(address="10.8.0.11")]) == 1
-    assert count_free(view, [Lease(address="10.8.0.12"), Lease(address="10.8.0.11")]) == 0
+    assert count_free(view, [ServedLease(address="10.8.0.10"), ServedLease(address="10.8.0.11")]) == 1
+    assert count_free(view, [ServedLease(address="10.8.0.12"), ServedLease(address="10.8.0.11")]) == 0
     assert count_free(served(subnets=(V6,)), []) is None
 
 
@@ -210,13 +218,18 @@ def test_other_networks_are_served_and_of_two_with_one_vni_or_domain_the_first()
             network("copy", 8, domain="copy.example"),
             network("name", 9, domain="blue.local"),
             network("odd", 10, domain="a b"),
-            network("red", 11),
+            network("over", 13, subnets=(_replace(V4, cidr="10.8.0.0/16"),)),
+            network("red", 11, subnets=(_replace(V4, cidr="10.11.0.0/24", gateway="10.11.0.1", dhcp=None),)),
+            network("system", 14, subnets=(_replace(V4, cidr="10.0.0.0/25", gateway="10.0.0.1", dhcp=None),)),
             network("other", 12, type="bridged"),
-        ]
+        ],
+        {"cluster": "10.0.0.0/24", "storage": "nonsense"},
     )
     assert list(found) == ["blue", "red"]
-    assert refused.keys() == {"copy", "name", "odd"}
+    assert refused.keys() == {"copy", "name", "odd", "over", "system"}
     assert "blue" in refused["copy"]
+    assert refused["over"] == "10.8.0.0/16 overlaps 10.8.0.0/24 of blue (write another subnet)"
+    assert "system network cluster" in refused["system"]
 
 
 # Firewall
@@ -265,14 +278,48 @@ class PickyFirewall:
 
     def __init__(self) -> None:
         self.loaded = ""
+        self.is_installed = True
 
     async def load(self, document: str) -> None:
         await self.check(document)
         self.loaded = document
 
+    async def has_chain(self, table: str, chain: str) -> bool:
+        return f"table inet {table} {{" in self.loaded and f"chain {chain} {{" in self.loaded
+
     async def check(self, document: str) -> None:
+        if not self.is_installed:
+            raise Unavailable("nft is not installed")
         if "nonsense" in document:
             raise Refused("syntax error")
+
+
+def test_a_host_routes_for_networks_only_while_their_rules_are_in_force() -> None:
+    async def story() -> None:
+        port = PickyFirewall()
+        keeper, blue, red = FirewallKeeper(port), served(), served(name="red", vni=9)
+        port.is_installed = False
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue})
+        assert keeper.covered == frozenset()
+        port.is_installed = True
+        await keeper.apply({"blue": blue})
+        assert keeper.covered == {"blue"}
+        port.is_installed = False
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue, "red": red})
+        assert keeper.covered == {"blue"}, "what is in force stays"
+        port.loaded = ""
+        port.is_installed = True
+        await keeper.apply({"blue": blue})
+        port.loaded = ""  # somebody flushes all tables …
+        port.is_installed = False
+        await keeper.check()
+        with pytest.raises(Unavailable):
+            await keeper.apply({"blue": blue})
+        assert keeper.covered == frozenset(), "… and nobody can put it back"
+
+    run(story())
 
 
 def test_a_network_whose_rules_are_not_taken_keeps_its_former_ones_and_others_get_theirs() -> None:

@@ -15,7 +15,15 @@ from tests.unit.resources.examples_of_networks import NETWORKS
 from tests.unit.resources.examples_of_placement import PLACEMENT
 
 from outlive import resources as r
-from outlive.resources.cluster import ClusterSchema, Handover, Pause, SchemaHold, SchemaStep, SchemaWish, SystemNetwork
+from outlive.resources.cluster import (
+    AddressHandover,
+    ClusterSchema,
+    Pause,
+    SchemaHold,
+    SchemaStep,
+    SchemaWish,
+    SystemNetwork,
+)
 from outlive.resources.functions import FunctionNeed, PhysicalFunction, VirtualFunction, VirtualFunctionSettings
 from outlive.resources.hosts import HostDeath, HostSchema, InterfaceRates, Quarantine, StorageLoss
 from outlive.resources.memberships import FencePhase, Unproven
@@ -136,7 +144,7 @@ _OTHERS: tuple[r.Resource, ...] = (
     r.Election(
         metadata=META,
         record=r.ElectionRecord(
-            handover=Handover(leaver="kvm-2", added="cluster", removed="upstream", overtaken=True),
+            handover=AddressHandover(leaver="kvm-2", added="cluster", removed="upstream", overtaken=True),
             holder="a",
             term=3,
             renewals=9,

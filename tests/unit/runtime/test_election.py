@@ -37,6 +37,8 @@ class HostClock:
     def __init__(self, rate: float = 1.0) -> None:
         self._rate = rate
         self.paused_until = 0.0
+        self.slept_s = 0.0
+        """For so long the whole machine has slept, which ``monotonic`` does not count."""
 
     def now(self) -> Instant:
         return Instant(self.monotonic())
@@ -45,7 +47,7 @@ class HostClock:
         return asyncio.get_running_loop().time() * self._rate
 
     def latest(self) -> float:
-        return self.monotonic()
+        return self.monotonic() + self.slept_s
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(max(0.0, seconds / self._rate))
@@ -103,6 +105,20 @@ def test_a_silent_leader_is_replaced_after_the_silence_and_has_stopped_believing
             assert (alone.is_leader, other.is_leader, other.term) == (False, True, 2)
             for task in tasks:
                 task.cancel()
+
+    run(main())
+
+
+def test_a_leader_whose_machine_has_slept_believes_nothing_any_more():
+    async def main():
+        clock = HostClock()
+        leader = _elector(_store(), "a", clock=clock)
+        async with OrderedTaskGroup() as group:
+            task = group.create_task(leader.run())
+            await leader.wait_leader()
+            clock.slept_s = 3600
+            assert not leader.is_leader
+            task.cancel()
 
     run(main())
 

@@ -68,6 +68,9 @@ class Netlink:
         try:
             with deadline(limit_s):
                 return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.cancel()  # a call that nobody waits for any more is not made later, when all may be different
+            raise
         except TimeoutError:
             self._hanging.append(running)
             running.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,7 +1,7 @@
-"""``DhcpPort`` with dnsmasq: one process for each network, their lease scripts, and the spool of what these tell.
+"""``DhcpPort`` with dnsmasq: one process for each network, their lease scripts, and the spool of what these write.
 
 In the daemon's folder: ``script-<vni>`` run by dnsmasq, ``leases-<vni>`` with which a server starts, ``spool`` (what
-scripts have told), ``taken`` (what the daemon has read of it and not yet stored), ``wake``. In the public one, since
+scripts have written), ``taken`` (what the daemon has read of it and not yet stored), ``wake``. In the public one, since
 dnsmasq gives up its rights: ``hosts-<vni>/`` with the reservations.
 """
 
@@ -15,7 +15,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +25,12 @@ from outlive.base.clock import Clock
 from outlive.base.deadline import deadline
 from outlive.base.logging import get_logger
 from outlive.drivers.services import lease_script
+from outlive.drivers.services.bridges import number_of
 from outlive.drivers.services.supervisor import Supervisor
 from outlive.node.services.dhcp import (
     DhcpFiles,
-    Lease,
     LeaseChange,
+    ServedLease,
     dhcp_arguments,
     lease_lines,
     needs_restart,
@@ -60,30 +61,41 @@ class DnsmasqServers:
         self._clock = clock
         self._program = program
         self._served: dict[str, ServedNetwork] = {}
-        self._leases: dict[str, Collection[Lease]] = {}
+        """Networks whose server runs, or is started again by the supervisor."""
+        self._bridges: dict[str, int] = {}
+        """Of each of them the kernel's number of its bridge: a server listens on that device, and on no later one."""
+        self._leases: dict[str, Callable[[], Collection[ServedLease]]] = {}
         self._wake: socket.socket | None = None
         self._broken: dict[str, str] = {}
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
         """Have a server run for the network as it is now."""
-        before, name = self._served.get(network.name), network.name
+        name, before, bridge = network.name, self._served.get(network.name), number_of(network.bridge)
         self._leases[name] = leases
+        stays = before is not None and bridge == self._bridges[name] and not needs_restart(before, network)
+        if stays and before == network and name not in self._broken:
+            return
         try:
             changed = self._write_hosts(network)
+            if not stays:
+                await self._start(network, bridge)
         except OSError as error:
             self._broken[name] = f"{error.filename}: {error.strerror}"
             return
         self._broken.pop(name, None)
         self._served[name] = network
-        if before is not None and not needs_restart(before, network):
-            if changed:
-                self._supervisor.signal(self._key(name), signal.SIGHUP)
-            return
-        if before is not None:
+        if stays and changed:
+            self._supervisor.signal(self._key(name), signal.SIGHUP)
+
+    async def _start(self, network: ServedNetwork, bridge: int) -> None:
+        """Start its server, after the one that runs has ended. ``OSError``: none runs."""
+        name = network.name
+        if self._served.pop(name, None) is not None:
             await self._supervisor.stop([self._key(name)])
         raise_limit(INOTIFY_LIMIT, 2 * len(self._served) + INOTIFY_SPARE)
         files = DhcpFiles(hosts=str(self._hosts(network)), script=str(self._write_script(network)))
         argv = (self._program, *dhcp_arguments(network, files))
+        self._served[name], self._bridges[name] = network, bridge
         self._supervisor.keep(self._key(name), argv, prepare=lambda: self._write_leases(name))
 
     async def end(self, names: Collection[str]) -> None:
@@ -91,8 +103,8 @@ class DnsmasqServers:
         await self._supervisor.stop([self._key(name) for name in names])
         for name in names:
             self._served.pop(name, None)
-            self._leases.pop(name, None)
-            self._broken.pop(name, None)
+            for kept in (self._leases, self._broken, self._bridges):
+                kept.pop(name, None)
 
     def failures(self) -> Mapping[str, str]:
         """Networks without a server → why."""
@@ -101,7 +113,7 @@ class DnsmasqServers:
         return found | self._broken
 
     async def take_changes(self) -> Sequence[LeaseChange]:
-        """What scripts have told and the store may not have."""
+        """What scripts have written and the store may not have."""
         return await asyncio.to_thread(self._take)
 
     async def forget_changes(self) -> None:
@@ -109,12 +121,14 @@ class DnsmasqServers:
         (self._folder / "taken").unlink(missing_ok=True)
 
     async def wait_changed(self, limit_s: float) -> None:
-        """Return when a script has told something."""
-        if self._wake is None:
-            self._listen()
-        assert self._wake is not None
-        with contextlib.suppress(TimeoutError), deadline(limit_s):
-            await asyncio.get_running_loop().sock_recv(self._wake, 16)
+        """Return when a script has written something; it is not noticed at once where no socket can be made for it."""
+        try:
+            wake = self._wake = self._wake if self._wake is not None else self._listen()
+            with contextlib.suppress(TimeoutError), deadline(limit_s):
+                await asyncio.get_running_loop().sock_recv(wake, 16)
+        except OSError as error:
+            _log.warning("services.leases_not_waited_for", why=str(error))
+            await self._clock.sleep(limit_s)
 
     def close(self) -> None:
         """Let the socket go."""
@@ -122,12 +136,17 @@ class DnsmasqServers:
             self._wake.close()
             self._wake = None
 
-    def _listen(self) -> None:
+    def _listen(self) -> socket.socket:
         self._prepare_folder()
         path = self._folder / "wake"
         path.unlink(missing_ok=True)
-        self._wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._wake.bind(str(path))
+        wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            wake.bind(str(path))
+        except OSError:
+            wake.close()
+            raise
+        return wake
 
     def _take(self) -> list[LeaseChange]:
         """Move the spool aside, after what was taken before, and read it; a line that is no change is skipped."""
@@ -198,7 +217,8 @@ class DnsmasqServers:
     async def _write_leases(self, name: str) -> None:
         network = self._served[name]
         path = self._folder / f"leases-{network.vni}"
-        path.write_text(lease_lines(network, self._leases.get(name, ())), encoding="utf-8")
+        leases = self._leases[name]() if name in self._leases else ()
+        path.write_text(lease_lines(network, leases), encoding="utf-8")
 
 
 def raise_limit(file: Path, least: int) -> None:

@@ -25,6 +25,13 @@ class NftFirewall:
         """Have nft look at it."""
         await self._run(document, "--check")
 
+    async def has_chain(self, table: str, chain: str) -> bool:
+        """Whether nft lists the chain."""
+        ended = await run([self._program, "list", "chain", "inet", table, chain], limit_s=LIMIT_S)
+        if ended.killed:
+            raise Unavailable(f"{self._program} did not end within {LIMIT_S:g} s", remedy="see its log")
+        return ended.code == 0
+
     async def _run(self, document: str, *options: str) -> None:
         ended = await run([self._program, *options, "-f", "-"], limit_s=LIMIT_S, stdin=document.encode())
         if ended.killed:

@@ -1,4 +1,4 @@
-"""What dnsmasq runs for each change of a lease: writes it down for the daemon, and wakes that.
+"""What dnsmasq runs for each change of a lease: it writes the change down for the daemon, and wakes that.
 
 It is run as a file of its own and imports nothing of the product, since it runs at every renewal. Changes always go
 through the spool, a file of JSON lines, so that none is lost while the daemon or the store is away.
@@ -31,7 +31,7 @@ def main(arguments: list[str], env: dict[str, str]) -> int:
         "action": action,
         "time": int(time.time()),
         "lease": {
-            "mac": env.get("DNSMASQ_MAC", "") or arguments[3],
+            "mac": env.get("DNSMASQ_MAC", "") or ("" if iaid else arguments[3]),
             "address": arguments[4],
             "hostname": (arguments[5] if len(arguments) > 5 else "")[:TEXT_CHARACTERS],
             "clientId": (arguments[3] if iaid else env.get("DNSMASQ_CLIENT_ID", ""))[:CLIENT_ID_CHARACTERS],

@@ -15,6 +15,7 @@ from typing import Final
 
 from outlive.base.deadline import deadline
 from outlive.base.logging import get_logger
+from outlive.drivers.services.bridges import number_of
 from outlive.node.ports.services import AnswerCaller
 from outlive.node.services.metadata import METADATA_ADDRESS, METADATA_PORT, MetadataAnswer
 
@@ -34,12 +35,15 @@ class MetadataServer:
     def __init__(self, address: str = METADATA_ADDRESS, port: int = METADATA_PORT) -> None:
         self._address, self._port = address, port
         self._servers: dict[str, asyncio.Server] = {}
+        self._numbers: dict[str, int] = {}
+        """The kernel's number of each bridge: a socket is bound to that device, and to no later one of the name."""
         self._failures: dict[str, str] = {}
         self._open: dict[str, int] = {}
 
     async def listen(self, bridges: Collection[str], answer: AnswerCaller) -> None:
         """Listen on these bridges and no others."""
-        for bridge in [one for one in self._servers if one not in bridges]:
+        numbers = {bridge: number_of(bridge) for bridge in bridges}
+        for bridge in [one for one in self._servers if numbers.get(one) != self._numbers.get(one)]:
             self._servers.pop(bridge).close()
         self._failures = {}
         for bridge in bridges:
@@ -50,6 +54,7 @@ class MetadataServer:
             except OSError as error:
                 self._failures[bridge] = f"{self._address}:{self._port} on {bridge}: {error.strerror or error}"
                 continue
+            self._numbers[bridge] = numbers[bridge]
             self._servers[bridge] = await asyncio.start_server(
                 lambda reader, writer, bridge=bridge: self._serve(bridge, answer, reader, writer),  # type: ignore[misc]
                 sock=listening,

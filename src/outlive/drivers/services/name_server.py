@@ -6,6 +6,7 @@ The daemon writes zones, PowerDNS reads them at each question, and tells seconda
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import sqlite3
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from outlive.base.errors import Unavailable
+from outlive.base.logging import get_logger
 from outlive.drivers.services.supervisor import Supervisor
 from outlive.drivers.services.zone_transfer import transfer_zone
 from outlive.node.services.served_networks import ServedNetwork
@@ -31,6 +33,7 @@ USERS: Final = ("pdns", "nobody")
 BUSY_S: Final = 5.0
 STARTED_S: Final = 3.0
 _T = TypeVar("_T")
+_log = get_logger("services")
 
 
 class PowerDnsServer:
@@ -49,13 +52,17 @@ class PowerDnsServer:
     async def start(self, addresses: Collection[str]) -> None:
         """Have it answer on these addresses."""
         await self.stop()
-        await asyncio.to_thread(self._prepare, sorted(addresses))
+        try:
+            await asyncio.to_thread(self._prepare, sorted(addresses))
+        except sqlite3.Error as error:
+            raise Unavailable(f"{self._database}: {error}", remedy="see the room on its disk, and its log") from error
         program = self._supervisor.keep(NAME, (self._program, f"--config-dir={self._folder}"))
         try:
             async with asyncio.timeout(STARTED_S):
                 await program.settled.wait()
         except TimeoutError:
-            raise Unavailable(f"{self._program} did not start within {STARTED_S:g} s") from None
+            remedy = "see the log of the daemon, and the load of the host"
+            raise Unavailable(f"{self._program} did not start within {STARTED_S:g} s", remedy=remedy) from None
 
     async def stop(self) -> None:
         """Stop it."""
@@ -133,18 +140,9 @@ class PowerDnsServer:
 
     def _prepare(self, addresses: Sequence[str]) -> None:
         self._folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        user = next((one for one in map(_user, USERS) if one is not None), None)
-        if not self._database.exists():
-            schema = next((Path(one) for one in SCHEMAS if Path(one).exists()), None)
-            if schema is None:
-                remedy = "install pdns-backend-sqlite3"
-                raise Unavailable("the SQLite backend of PowerDNS is not installed", remedy=remedy)
-            database = sqlite3.connect(self._database)
-            try:
-                database.executescript(schema.read_text(encoding="utf-8"))
-                database.execute("PRAGMA journal_mode = WAL")
-            finally:
-                database.close()
+        user = next((one for one in map(_find_user, USERS) if one is not None), None)
+        if not self._is_whole():
+            self._create_database()
         settings = {
             "launch": "gsqlite3",
             "gsqlite3-database": self._database,
@@ -179,8 +177,36 @@ class PowerDnsServer:
             for path in (self._folder, *self._folder.iterdir()):
                 os.chown(path, user.pw_uid, user.pw_gid)
 
+    def _is_whole(self) -> bool:
+        """Whether there is a database with the tables of PowerDNS: neither a crash nor a disk has spoilt it."""
+        if not self._database.exists():
+            return False
+        try:
+            with contextlib.closing(sqlite3.connect(self._database, timeout=BUSY_S)) as database:
+                database.execute("SELECT count(*) FROM records JOIN domains").fetchone()
+                return bool(database.execute("PRAGMA quick_check").fetchone() == ("ok",))
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            _log.error("services.zones_spoilt", file=str(self._database), why=str(error))
+            return False
 
-def _user(name: str) -> pwd.struct_passwd | None:
+    def _create_database(self) -> None:
+        """Make it anew, whole or not at all; zones are written into it from what networks and their servers say."""
+        schema = next((Path(one) for one in SCHEMAS if Path(one).exists()), None)
+        if schema is None:
+            remedy = "install pdns-backend-sqlite3"
+            raise Unavailable("the SQLite backend of PowerDNS is not installed", remedy=remedy)
+        new = self._database.with_name("zones.new")
+        for path in (new, *(Path(f"{self._database}{end}") for end in ("", "-wal", "-shm"))):
+            path.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(new)) as database:
+            database.executescript(schema.read_text(encoding="utf-8"))
+            database.execute("PRAGMA journal_mode = WAL")
+        new.replace(self._database)
+
+
+def _find_user(name: str) -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(name)
     except KeyError:

@@ -1,9 +1,9 @@
 """Takes back what only the primary coordinator has, when its daemon cannot: a process of its own.
 
 It reads lines from its standard input: ``until SECONDS`` (of the clock that goes on while a machine sleeps), ``hold
-DEVICE ADDRESS/LENGTH``, ``release DEVICE ADDRESS/LENGTH``, ``process PID``. It removes all addresses and kills all
-process groups once that time has passed, and at once when the input ends: then the daemon is gone. A daemon that was
-stopped, or hangs, gives no more time. It imports nothing of the product, so that nothing of it can hang here.
+DEVICE ADDRESS/LENGTH``, ``release DEVICE ADDRESS/LENGTH``, ``process PID STARTED``. It removes all addresses and kills
+all process groups once that time has passed, and at once when the input ends: then the daemon is gone. A daemon that
+was stopped, or hangs, gives no more time. It imports nothing of the product, so that nothing of it can hang here.
 
 With a file as its argument it removes the addresses that a daemon has noted there, and ends: for a service manager that
 has killed the daemon together with this process.
@@ -58,7 +58,7 @@ def keep_others(device: str) -> None:
 
 
 class RoleHoldings:
-    """What was told so far."""
+    """What the daemon has sent so far."""
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -74,9 +74,9 @@ class RoleHoldings:
                 self.addresses[device, address] = None
             case ["release", device, address]:
                 self.addresses.pop((device, address), None)
-            case ["process", pid]:
-                self.processes = {one: started for one, started in self.processes.items() if started_at(one) == started}
-                self.processes[int(pid)] = started_at(int(pid))
+            case ["process", pid, started]:
+                self.processes = {one: begun for one, begun in self.processes.items() if started_at(one) == begun}
+                self.processes[int(pid)] = started
 
     def take_back(self) -> None:
         """Addresses first: they are what two hosts must not have."""
@@ -136,7 +136,8 @@ def main(arguments: list[str]) -> int:
     guard, pending = RoleHoldings(), b""
     while True:
         left = guard.until - time.clock_gettime(time.CLOCK_BOOTTIME)
-        wait = max(0.0, left) if guard.has_something and left > 0 else (AGAIN_S if guard.has_something else 60.0)
+        # A machine that sleeps stops the time of select alone, so that no wait is long while there is something.
+        wait = min(max(0.0, left) or AGAIN_S, AGAIN_S) if guard.has_something else 60.0
         readable, _, _ = select.select([0], [], [], wait)
         if readable:
             chunk = os.read(0, 65536)

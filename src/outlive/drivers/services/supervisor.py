@@ -18,6 +18,8 @@ from typing import Final
 import msgspec
 
 from outlive.base.clock import Clock
+from outlive.base.errors import OutliveError
+from outlive.base.files import write_whole
 from outlive.base.logging import get_logger
 from outlive.base.processes import start_time
 
@@ -116,7 +118,10 @@ class Supervisor:
         for process in running:
             _log.error("services.program_not_ended", pid=process.pid)
         if chosen:
-            self._note()
+            try:
+                self._note()
+            except OSError as error:  # it says too much, which the times of the processes put right
+                _log.warning("services.programs_not_noted", why=str(error))
 
     async def stop_all(self) -> None:
         """Stop every program."""
@@ -139,9 +144,11 @@ class Supervisor:
             began = self._clock.monotonic()
             try:
                 await self._run_once(name, program)
-            except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
+            except FileNotFoundError as error:
+                missing = error.filename in (program.argv[0], None)
                 program.why = f"{program.argv[0]} is not installed" if missing else f"{program.argv[0]}: {error}"
+            except (OSError, OutliveError, ValueError) as error:
+                program.why = f"{program.argv[0]}: {error}"
             program.settled.set()
             _log.warning("services.program_ended", program=name, why=program.why)
             pause_s = BACKOFF_S if self._clock.monotonic() - began >= STEADY_S else pause_s
@@ -159,9 +166,14 @@ class Supervisor:
             env={**os.environ, **program.env},
             start_new_session=True,
         )
-        if self._watch is not None:
-            self._watch(process.pid)
-        self._note()
+        try:
+            if self._watch is not None:
+                self._watch(process.pid)
+            self._note()
+        except (OSError, OutliveError):  # nobody would end it after this daemon
+            send_to_group(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
         program.tail.clear()
         reading = asyncio.create_task(_read_tail(process, program.tail))
         try:
@@ -181,10 +193,10 @@ class Supervisor:
         program.why = ": ".join([f"{program.argv[0]} {how}", *program.tail[-1:]])
 
     def _note(self) -> None:
-        """Write down which processes run."""
+        """Write down which processes run; ``OSError``, and what was there before stays."""
         pids = [one.process.pid for one in self._programs.values() if one.process is not None]
         noted = {str(pid): started for pid in pids if (started := start_time(pid))}
-        self._file.write_bytes(msgspec.json.encode(noted))
+        write_whole(self._file, msgspec.json.encode(noted))
 
 
 async def _read_tail(process: asyncio.subprocess.Process, tail: list[str]) -> None:

@@ -8,10 +8,9 @@ from typing import Final, Literal
 import msgspec
 
 from outlive.base.errors import BadInput, Invalid
+from outlive.resources.networks import SMALLEST_MTU
 from outlive.runtime.decisions import Decision
 
-SMALLEST_MTU: Final = 576
-"""What every IPv4 host takes."""
 VXLAN_BYTES: Final = 50
 """What VXLAN puts around a frame."""
 _NUMBER: Final = re.compile(r"[0-9]+", re.ASCII)

@@ -189,13 +189,15 @@ class LinkReconciler:
         if now_s < self._others_due_s:
             return
         try:
-            found = [
-                one.status.addresses.get("cluster", "")
-                async for one in list_all(self._store, Hypervisor)
-                if one.name != self._host
-            ]
-        except OutliveError as error:
-            _log.warning("links.hosts_not_read", why=str(error))
+            with deadline(READ_S):
+                found = [
+                    one.status.addresses.get("cluster", "")
+                    async for one in list_all(self._store, Hypervisor)
+                    if one.name != self._host
+                ]
+        except (OutliveError, TimeoutError) as error:
+            self._others_due_s = now_s + LOOK_S
+            _log.warning("links.hosts_not_read", why=str(error) or f"no answer within {READ_S:g} s")
             return
         self._others_due_s = now_s + HOSTS_S
         self._others = tuple(sorted({one for one in found if one}))

@@ -10,8 +10,8 @@ from msgspec import Meta
 from outlive.base.errors import BadInput
 from outlive.node.functions.settings import SriovDevices, check_devices
 from outlive.node.links.host_addresses import BY_ID
-from outlive.node.links.mtu import SMALLEST_MTU
 from outlive.resources.cluster import SystemNetworkName
+from outlive.resources.networks import SMALLEST_MTU
 from outlive.runtime.units import Duration
 
 DEVICE_BYTES: Final = 15

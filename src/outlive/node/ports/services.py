@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlive.node.services.dhcp import Lease, LeaseChange
+from outlive.node.services.dhcp import LeaseChange, ServedLease
 from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
@@ -18,10 +18,11 @@ AnswerCaller = Callable[[str, str, str], Awaitable[MetadataAnswer]]
 class DhcpPort(Protocol):
     """One DHCP server for each network, with its name server for guests."""
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
-        """Have a server run for this network as it is now, and remember these leases.
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
+        """Have a server run for this network as it is now, with the leases that there are when it starts.
 
-        A server that runs is started again only if something has changed that it reads at its start alone.
+        A server that runs is started again only if something has changed that it reads at its start alone. What fails
+        is among the ``failures``, and is tried again by the next call.
         """
         ...
 
@@ -34,7 +35,7 @@ class DhcpPort(Protocol):
         ...
 
     async def take_changes(self) -> Sequence[LeaseChange]:
-        """Changes of leases that were told since the last ``forget_changes``, in their order."""
+        """Changes of leases since the last ``forget_changes``, in their order."""
         ...
 
     async def forget_changes(self) -> None:
@@ -93,6 +94,10 @@ class FirewallPort(Protocol):
         """The same without effect."""
         ...
 
+    async def has_chain(self, table: str, chain: str) -> bool:
+        """Whether the kernel has this chain of this table of both families; ``Unavailable``."""
+        ...
+
 
 class MetadataPort(Protocol):
     """An HTTP server that knows by which bridge a request came."""
@@ -113,12 +118,12 @@ class MetadataPort(Protocol):
 class RoleGuardPort(Protocol):
     """A process of its own that takes back what only the primary has, whatever becomes of the daemon.
 
-    It removes the addresses and ends the programs that it was told of once ``until`` has passed, and at once when the
+    It removes the addresses that it holds, and ends the programs, once the role has run out, and at once when the
     daemon is gone.
     """
 
     async def start(self) -> None:
-        """Start it, if it does not run; ``Unavailable``."""
+        """Start it, if it does not run, or reads nothing; ``Unavailable``."""
         ...
 
     async def extend(self, seconds: float) -> None:
@@ -130,7 +135,7 @@ class RoleGuardPort(Protocol):
         ...
 
     async def leftovers(self) -> Sequence[tuple[str, str]]:
-        """Addresses that a former daemon has held and not released, as device and address."""
+        """Addresses that a former daemon has held and not released, as device and address; they are held from now."""
         ...
 
     async def release(self, device: str, address: str) -> None:
@@ -138,7 +143,7 @@ class RoleGuardPort(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it; what it was told of goes."""
+        """End it; what it holds goes."""
         ...
 
 

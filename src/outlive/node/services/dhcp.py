@@ -1,4 +1,4 @@
-"""DHCP of a managed network: the arguments of its dnsmasq, its files, and what its lease script tells.
+"""DHCP of a managed network: the arguments of its dnsmasq, its files, and the changes that its lease script writes.
 
 One dnsmasq serves one network, on its bridge and nowhere else: with its bridge named, DHCP sockets are bound to that
 device, and router advertisements are sent at all. Naming a bridge makes dnsmasq add the loopback, where other servers
@@ -32,7 +32,7 @@ class DhcpFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Program that it runs for each change of a lease."""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ServedLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A lease of one network, by its address."""
 
     address: str
@@ -47,12 +47,12 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One line of the spool: what the lease script was told."""
+    """One line of the spool: what dnsmasq has passed to the lease script."""
 
     vni: int
     action: str
     """``add``, ``del`` or ``old``."""
-    lease: Lease
+    lease: ServedLease
     time: int = 0
     """When, in seconds since 1970."""
 
@@ -111,19 +111,28 @@ def reservation_files(network: ServedNetwork) -> dict[str, str]:
     return files
 
 
-def lease_name(network: str, mac: str) -> str:
-    """Return the name of the ``DhcpLease`` of an interface."""
-    return f"{network}.{mac.lower().replace(':', '-')}"
+def lease_name(network: str, address: str) -> str:
+    """Return the name of the ``DhcpLease`` of an address."""
+    return f"{network}.{ipaddress.ip_address(address).exploded.replace(':', '-')}"
 
 
-def lease_lines(network: ServedNetwork, leases: Iterable[Lease]) -> str:
+def is_address(text: str) -> bool:
+    """Return whether a text is an address: what the store has may be anybody's."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def lease_lines(network: ServedNetwork, leases: Iterable[ServedLease]) -> str:
     """Return what dnsmasq reads of its script when it starts: its own DUID, and a line for each lease.
 
     The DUID is made from the network, so that guests see one DHCPv6 server whichever coordinator is the primary.
     """
     duid = bytes((0, 4)) + uuid.uuid5(_SERVERS, f"{network.vni}.{network.domain}").bytes
     lines = [f"duid {duid.hex(':')}"] if network.v6 is not None else []
-    numbered = [(ipaddress.ip_address(one.address), one) for one in leases]
+    numbered = [(ipaddress.ip_address(one.address), one) for one in leases if is_address(one.address)]
     for address, one in sorted(numbered, key=lambda pair: (pair[0].version, int(pair[0]))):
         if address.version == 4:
             words = (str(one.expires), one.mac, one.address, one.hostname or "*", one.client_id or "*")
@@ -135,10 +144,10 @@ def lease_lines(network: ServedNetwork, leases: Iterable[Lease]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def view_lease(lease: DhcpLease) -> Lease:
+def view_lease(lease: DhcpLease) -> ServedLease:
     """Return a stored lease as services see it."""
     expires = 0 if lease.expires_at is None else int(lease.expires_at.timestamp())
-    return Lease(
+    return ServedLease(
         address=lease.address,
         mac=lease.mac.lower(),
         hostname=lease.hostname,
@@ -148,42 +157,46 @@ def view_lease(lease: DhcpLease) -> Lease:
     )
 
 
-def merge_changes(leases: Mapping[str, Lease], changes: Iterable[LeaseChange]) -> dict[str, Lease]:
-    """Return the leases of one network by MAC after these changes, in their order.
+def with_mac(lease: ServedLease) -> ServedLease:
+    """Return the lease with the MAC address of its guest's DUID, where the server of IPv6 has not seen that."""
+    if lease.mac or not lease.iaid:
+        return lease
+    parts = lease.client_id.lower().split(":")
+    length = {"00:01:00:01": 14, "00:03:00:01": 10}.get(":".join(parts[:4]), 0)  # by time and address, or by address
+    return msgspec.structs.replace(lease, mac=":".join(parts[-6:])) if len(parts) == length else lease
 
-    An address belongs to one interface: whoever is given it takes it from another. ``old`` is a renewal. A change that
-    is older than what is there, such as one that waited on a host that was not the primary meanwhile, changes nothing.
+
+def merge_changes(leases: Mapping[str, ServedLease], changes: Iterable[LeaseChange]) -> dict[str, ServedLease]:
+    """Return the leases of one network by address after these changes, in their order.
+
+    An address belongs to one interface, and an interface may have several: one of each family, and one for each
+    identity that it shows, such as that of its firmware. ``old`` is a renewal. A change that is older than what is
+    there, such as one that waited on a host that was not the primary meanwhile, changes nothing.
     """
     merged = dict(leases)
     for change in changes:
-        lease, before = change.lease, merged.get(change.lease.mac)
+        lease, before = change.lease, merged.get(change.lease.address)
         if before is not None and _ends_after(before, lease):
             continue
-        if change.action == "del":
-            if before is not None and before.address == lease.address:
-                del merged[lease.mac]
-            continue
-        others = [mac for mac, one in merged.items() if one.address == lease.address and mac != lease.mac]
-        if any(_ends_after(merged[mac], lease) for mac in others):
-            continue
-        for mac in others:
-            del merged[mac]
-        if before is not None and not lease.hostname and before.address == lease.address:
-            lease = msgspec.structs.replace(lease, hostname=before.hostname)
-        merged[lease.mac] = lease
+        is_same = before is not None and (before.mac, before.iaid) == (lease.mac, lease.iaid)
+        if change.action != "del":
+            kept = before.hostname if before is not None and is_same and not lease.hostname else lease.hostname
+            merged[lease.address] = msgspec.structs.replace(lease, hostname=kept)
+        elif is_same:
+            del merged[lease.address]
     return merged
 
 
-def _ends_after(one: Lease, other: Lease) -> bool:
+def _ends_after(one: ServedLease, other: ServedLease) -> bool:
     return other.expires != 0 and (one.expires == 0 or one.expires > other.expires)
 
 
-def drop_expired(leases: Mapping[str, Lease], now_s: float) -> dict[str, Lease]:
+def drop_expired(leases: Mapping[str, ServedLease], now_s: float) -> dict[str, ServedLease]:
     """Return the leases that have not ended."""
-    return {mac: one for mac, one in leases.items() if one.expires == 0 or one.expires > now_s}
+    return {address: one for address, one in leases.items() if one.expires == 0 or one.expires > now_s}
 
 
-def count_free(network: ServedNetwork, leases: Iterable[Lease]) -> int | None:
+def count_free(network: ServedNetwork, leases: Iterable[ServedLease]) -> int | None:
     """Return how many addresses of the IPv4 range are free; ``None`` where DHCP gives none.
 
     A reserved address of the range is given to nobody else.
@@ -192,7 +205,7 @@ def count_free(network: ServedNetwork, leases: Iterable[Lease]) -> int | None:
     if v4 is None or not v4.dhcp:
         return None
     first, last = int(ipaddress.ip_address(v4.start)), int(ipaddress.ip_address(v4.end))
-    taken = {one.address for one in leases} | {one.address for one in network.reservations}
+    taken = {one.address for one in leases if is_address(one.address)} | {one.address for one in network.reservations}
     numbers = {int(ipaddress.ip_address(one)) for one in (*taken, v4.gateway) if ":" not in one}
     return last - first + 1 - sum(first <= one <= last for one in numbers)
 

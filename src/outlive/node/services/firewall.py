@@ -17,6 +17,7 @@ from outlive.node.services.metadata import METADATA_ADDRESS
 from outlive.node.services.served_networks import ServedNetwork
 
 TABLE: Final = "outlive_networks"
+INPUT_CHAIN: Final = "input"
 _QUOTED: Final = re.compile(r'"[^"]*"')
 _OWN_CHAINS: Final = re.compile(r"\b(jump|goto|include)\b")
 SERVICES: Final = (
@@ -59,7 +60,7 @@ def render_firewall(networks: Iterable[ServedNetwork]) -> str:
                 check_rule(one.rule, f"VirtualNetwork/{network.name} rule {one.name!r}")
             lines += _chain(f"{network.bridge}-{direction}", [one.rule.strip() for one in chosen])
     arrivals = [f'iifname "{one.bridge}" jump {one.bridge}-host' for one in ordered]
-    lines += _chain("input", ["type filter hook input priority 0; policy accept;", *arrivals])
+    lines += _chain(INPUT_CHAIN, ["type filter hook input priority 0; policy accept;", *arrivals])
     for direction, field, priority in (("in", "daddr", 0), ("out", "saddr", 1)):
         jumps = [
             f"{_family(subnet.cidr)} {field} {subnet.cidr} jump {network.bridge}-{direction}"

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from outlive.base.errors import BadInput, Refused
+from outlive.base.errors import BadInput, OutliveError, Refused
 from outlive.node.ports.services import FirewallPort
-from outlive.node.services.firewall import render_firewall
+from outlive.node.services.firewall import INPUT_CHAIN, TABLE, render_firewall
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.resources.networks import FirewallRule
 
@@ -31,31 +31,50 @@ class FirewallKeeper:
         self._port = port
         self._good: dict[str, tuple[FirewallRule, ...]] = {}
         self._last: Mapping[str, ServedNetwork] | None = None
+        self._lost = False
+        """Whether somebody has removed the table since it was put in force."""
         self.refused: dict[str, str] = {}
         """Networks whose rules are not in force → why."""
+        self.covered: frozenset[str] = frozenset()
+        """Networks with rules in force. This host has the gateway of no other one, so that nobody gets in."""
+
+    async def check(self) -> None:
+        """Have everything put in force again that somebody has removed, as whoever flushes all tables does."""
+        if self._last is not None and not await self._port.has_chain(TABLE, INPUT_CHAIN):
+            self._last, self._lost = None, True
 
     async def apply(self, networks: Mapping[str, ServedNetwork]) -> None:
         """Put these networks' rules in force, if they are others than before. ``Unavailable``, ``Refused``."""
         if networks == self._last:
             return
-        refused: dict[str, str] = {}
         try:
-            await self._port.load(render_firewall(networks.values()))
-        except (BadInput, Refused):
-            refused = await self._find_refused(networks)
-            if not refused:
-                raise
-            kept = {name: one for name, one in networks.items() if name not in refused}
-            for name in refused:
-                rules = self._good.get(name, NOTHING)
-                kept[name] = msgspec.structs.replace(networks[name], rules=rules)
-            await self._port.load(render_firewall(kept.values()))
+            refused = await self._load(networks)
+        except OutliveError:
+            self.covered = frozenset() if self._lost else self.covered
+            raise
+        self._lost, self.covered = False, frozenset(networks)
         self._good = {
             name: one.rules if name not in refused else self._good[name]
             for name, one in networks.items()
             if name not in refused or name in self._good
         }
         self._last, self.refused = dict(networks), refused
+
+    async def _load(self, networks: Mapping[str, ServedNetwork]) -> dict[str, str]:
+        """Put them in force, with the former rules of those that are refused; these, and why."""
+        try:
+            await self._port.load(render_firewall(networks.values()))
+        except (BadInput, Refused):
+            refused = await self._find_refused(networks)
+            if not refused:
+                raise
+            kept = dict(networks)
+            for name in refused:
+                rules = self._good.get(name, NOTHING)
+                kept[name] = msgspec.structs.replace(networks[name], rules=rules)
+            await self._port.load(render_firewall(kept.values()))
+            return refused
+        return {}
 
     async def _find_refused(self, networks: Mapping[str, ServedNetwork]) -> dict[str, str]:
         refused: dict[str, str] = {}

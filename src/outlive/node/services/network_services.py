@@ -8,32 +8,31 @@ network, and holds up no other (docs/operating/network-services.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from outlive.base.clock import Clock
-from outlive.base.deadline import deadline, set_within
+from outlive.base.deadline import set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
 from outlive.node.ports.services import ServicePorts
-from outlive.node.services.dhcp import count_free
+from outlive.node.services.callers import MetadataCallers
+from outlive.node.services.dhcp import ServedLease, count_free
 from outlive.node.services.firewall_keeper import FirewallKeeper
 from outlive.node.services.lease_store import LeaseStore
-from outlive.node.services.metadata import MetadataAnswer, MetadataVm, answer_metadata
+from outlive.node.services.metadata import MetadataAnswer
 from outlive.node.services.served_networks import ServedNetwork, view_networks
 from outlive.node.services.zones import plan_zone
-from outlive.resources import DhcpLease, ObjectRef, VirtualMachine, VirtualNetwork
-from outlive.resources.definitions import definition_uuid
+from outlive.resources import DhcpLease, ObjectRef, VirtualNetwork
 from outlive.resources.reasons.faults import FaultCode
-from outlive.resources.vms import USER_DATA
+from outlive.runtime.crashes import keep_running
 from outlive.runtime.faults import FaultSet
 from outlive.runtime.informer import Informer
 from outlive.runtime.tasks import OrderedTaskGroup
 from outlive.store import Store
-from outlive.store.contract import list_all
 
 LOOK_S: Final = 1.0
 """How often what runs is compared with what is wanted, at least."""
@@ -48,8 +47,10 @@ ZONES_CHANGED_S: Final = 1.0
 TRANSFERS_AT_ONCE: Final = 16
 DROP_S: Final = 300.0
 """How often leases that have ended are deleted."""
-VMS_S: Final = 5.0
-"""For so long the metadata server answers from one listing of VMs."""
+USAGE_S: Final = 60.0
+"""How often leases are counted that nothing has changed but time."""
+FIREWALL_S: Final = 5.0
+"""How often it is seen whether somebody has removed the table of the firewall."""
 NAMES_SHOWN: Final = 5
 SYNC_S: Final = 5.0
 
@@ -78,7 +79,8 @@ class NetworkUsage:
 
 class NetworkServices:
     """See the module. ``networks``: a cache that somebody else keeps; ``has_gateways``: whether this host has the
-    gateways of a network, without which its server cannot start."""
+    gateways of a network, without which its server cannot start; ``system_networks``: name → cidr of those between
+    hosts, which no managed network overlaps."""
 
     name = "networks"
 
@@ -94,6 +96,7 @@ class NetworkServices:
         faults: FaultSet,
         clock: Clock,
         random: Random,
+        system_networks: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.networks = networks
         self.firewall = FirewallKeeper(ports.firewall)
@@ -114,21 +117,32 @@ class NetworkServices:
         self._subject = ObjectRef(kind="Hypervisor", name=host)
         self._changed, self._rules_changed, self._zones_changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._term = 0
+        self._tried = asyncio.Event()
+        """Set once the first look has served what it could."""
         self._task: asyncio.Task[None] | None = None
         self._served: dict[str, ServedNetwork] = {}
-        self._vms: tuple[float, dict[str, MetadataVm]] | None = None
-        self._listing = asyncio.Lock()
+        self._callers = MetadataCallers(store, clock)
+        self._usages: dict[str, NetworkUsage] = {}
+        """Of networks whose leases are as they were when it was counted."""
         self._names_run = False
         self._names_why = ""
         """Why the name server could not be started; empty: it was, or need not be."""
-        self._view: tuple[dict[str, ServedNetwork], dict[str, str]] | None = None
+        self._system_networks = system_networks
+        self._view: tuple[Mapping[str, str], dict[str, ServedNetwork], dict[str, str]] | None = None
         networks.subscribe(self._notice)
+        self._stored.subscribe(self._notice_lease)
 
     def _notice(self, _before: VirtualNetwork | None, _after: VirtualNetwork | None) -> None:
         self._view = None
+        self._usages.clear()
         self._changed.set()
         self._rules_changed.set()
         self._zones_changed.set()
+
+    def _notice_lease(self, before: DhcpLease | None, after: DhcpLease | None) -> None:
+        for one in (before, after):
+            if one is not None:
+                self._usages.pop(one.network, None)
 
     async def run(self) -> None:
         """Follow the store and keep the firewall, on every coordinator, until cancelled."""
@@ -139,21 +153,20 @@ class NetworkServices:
 
     def view(self) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
         """The managed networks, and why some of them are not served."""
-        if self._view is None:
-            self._view = view_networks(self.networks.items())
-        return self._view
+        systems = self._system_networks()
+        if self._view is None or self._view[0] != systems:
+            self._view = systems, *view_networks(self.networks.items(), systems)
+        return self._view[1:]
 
     # The duty
 
     async def start(self, term: int) -> None:
-        """Serve every network."""
-        with deadline(SYNC_S):
-            await self.networks.wait_synced()
-            await self._stored.wait_synced()
+        """Serve every network; returns once that was tried, or the store has not answered in time: it goes on then."""
         self._term = term
-        await self._leases.read_spool()
-        await self._serve()
+        self._tried.clear()
         self._task = asyncio.create_task(self._work(), name="network services")
+        if not await set_within(self._tried, SYNC_S):
+            _log.warning("services.wait_for_store", host=self._subject.name)
 
     async def stop(self) -> None:
         """Stop all servers, all at once."""
@@ -175,15 +188,35 @@ class NetworkServices:
             self._faults.clear(FaultCode.METADATA_FAILED, self._subject)
 
     async def _work(self) -> None:
+        """Serve until cancelled. A part that fails is a fault, and runs again."""
+        await self.networks.wait_synced()
+        await self._stored.wait_synced()
+        parts = {"dhcp": self._keep_serving, "leases": self._keep_leases, "names": self._keep_zones}
         async with OrderedTaskGroup() as group:
-            group.create_task(self._keep_serving(), name="serving")
-            group.create_task(self._keep_leases(), name="leases told")
-            group.create_task(self._keep_zones(), name="zones")
+            for name, part in parts.items():
+                group.create_task(
+                    keep_running(
+                        f"network services: {name}",
+                        part,
+                        subject=self._subject,
+                        crashes=self._faults.crashes,
+                        clock=self._clock,
+                        pause_s=LOOK_S,
+                        longest_s=ZONES_S,
+                    ),
+                    name=name,
+                )
 
     async def _keep_serving(self) -> None:
+        counted_at = self._clock.monotonic()
+        await self._try("leases", self._read_spool)
         while True:
             self._changed.clear()
-            await self._tried("serve", self._serve)
+            await self._try("serve", self._serve)
+            self._tried.set()
+            if self._clock.monotonic() - counted_at >= USAGE_S:
+                counted_at = self._clock.monotonic()
+                self._usages.clear()  # leases end
             self._report()
             waits = any(one.serves_dhcp and name not in self._served for name, one in self.view()[0].items())
             await set_within(self._changed, GATEWAY_LOOK_S if waits else LOOK_S)
@@ -196,21 +229,31 @@ class NetworkServices:
         served = {name: one for name, one in networks.items() if one.serves_dhcp}
         self._served = {name: one for name, one in served.items() if self._has_gateways(one) or name in self._served}
         for name, network in self._served.items():
-            await self._ports.dhcp.serve(network, self._leases.of_network(name, network.vni).values())
+            await self._ports.dhcp.serve(network, partial(self._list_leases, name, network.vni))
         await self._ports.metadata.listen(
             [one.bridge for one in networks.values() if self._has_gateways(one)], self._answer
         )
+
+    def _list_leases(self, name: str, vni: int) -> list[ServedLease]:
+        return list(self._leases.of_network(name, vni).values())
 
     async def _keep_leases(self) -> None:
         dropped_at = self._clock.monotonic()
         while True:
             await self._ports.dhcp.wait_changed(LOOK_S)
-            await self._tried("leases", self._leases.read_spool)
-            networks = {one.vni: name for name, one in self.view()[0].items()}
-            await self._tried("leases", partial(self._leases.write, networks))
+            await self._try("leases", self._read_spool)
+            # A network that makes no sense for the moment keeps its leases, so all networks count; of two with one VNI
+            # the one that is served.
+            there = {one.spec.vni: one.name for one in self.networks.items() if one.spec.type == "managed"}
+            there |= {one.vni: name for name, one in self.view()[0].items()}
+            await self._try("leases", partial(self._leases.write, there))
             if self._clock.monotonic() - dropped_at >= DROP_S:
                 dropped_at = self._clock.monotonic()
-                await self._leases.drop_ended(networks)
+                await self._leases.drop_ended({one.name for one in self.networks.items()})
+
+    async def _read_spool(self) -> None:
+        if await self._leases.read_spool():
+            self._usages.clear()
 
     # Names
 
@@ -225,13 +268,13 @@ class NetworkServices:
                 self._names_run = await self._start_names(wanted)
                 addresses = wanted
                 transfer_at = self._clock.monotonic() + ZONES_FIRST_S
-                await self._tried("zones", self._register_zones)
+                await self._try("zones", self._register_zones)
             elif changed and self._names_run:
-                await self._tried("zones", self._register_zones)
+                await self._try("zones", self._register_zones)
                 transfer_at = min(transfer_at, self._clock.monotonic() + ZONES_CHANGED_S)
             if self._names_run and self._clock.monotonic() >= transfer_at:
                 transfer_at = self._clock.monotonic() + ZONES_S
-                await self._tried("zones", self._transfer_zones)
+                await self._try("zones", self._transfer_zones)
             await set_within(self._zones_changed, LOOK_S)
 
     async def _start_names(self, addresses: Sequence[str]) -> bool:
@@ -258,7 +301,7 @@ class NetworkServices:
 
         async def transfer(network: ServedNetwork) -> None:
             async with turns:
-                await self._tried("zones", partial(self._change_zone, network, transfer=network.serves_dhcp))
+                await self._try("zones", partial(self._change_zone, network, transfer=network.serves_dhcp))
 
         async with OrderedTaskGroup() as group:
             for network in networks.values():
@@ -280,44 +323,24 @@ class NetworkServices:
 
     async def _answer(self, bridge: str, address: str, path: str) -> MetadataAnswer:
         network = next((one for one in self.view()[0].values() if one.bridge == bridge), None)
-        vm = None
-        if network is not None and path != "/":
-            leases = self._leases.of_network(network.name, network.vni)
-            mac = next((one.mac for one in leases.values() if one.address == address), "")
-            mac = mac or next((one.mac for one in network.reservations if one.address == address), "")
-            try:
-                vm = (await self._read_vms()).get(mac.lower().replace("-", ":")) if mac else None
-            except OutliveError as error:
-                _log.warning("services.vms_not_read", why=str(error))
-                return MetadataAnswer(503)
-        return answer_metadata(path, vm)
-
-    async def _read_vms(self) -> dict[str, MetadataVm]:
-        """VMs by the MAC addresses of their interfaces."""
-        async with self._listing:
-            now_s = self._clock.monotonic()
-            if self._vms is None or now_s - self._vms[0] >= VMS_S:
-                found = {}
-                async for vm in list_all(self._store, VirtualMachine):
-                    view = MetadataVm(
-                        instance_id=definition_uuid(vm.spec.definition) or vm.metadata.uid,
-                        name=vm.name,
-                        profile=vm.spec.flavor,
-                        user_data=vm.metadata.annotations.get(USER_DATA),
-                    )
-                    found.update({port.lower(): view for port in vm.spec.ports})
-                self._vms = now_s, found
-            return self._vms[1]
+        if network is None:
+            return MetadataAnswer(404)
+        leases = self._leases.of_network(network.name, network.vni).values()
+        return await self._callers.answer(network, address, path, leases)
 
     # Firewall
 
     async def _keep_firewall(self) -> None:
         await self.networks.wait_synced()
+        looked_at = self._clock.monotonic()
         while True:
             self._rules_changed.clear()
             networks, refused = self.view()
             why = ""
             try:
+                if self._clock.monotonic() - looked_at >= FIREWALL_S:
+                    await self.firewall.check()
+                    looked_at = self._clock.monotonic()
                 await self.firewall.apply(networks)
             except OutliveError as error:
                 why = str(error)
@@ -325,15 +348,15 @@ class NetworkServices:
             self._say(FaultCode.NETWORK_NOT_SERVED, refused)
             await set_within(self._rules_changed, LOOK_S)
 
-    # Telling
+    # Reports
 
     def usages(self) -> list[NetworkUsage]:
         """Of every network that is served here; none where this host is not the primary."""
-        found = []
         for name, network in self._served.items():
-            leases = self._leases.of_network(name, network.vni).values()
-            found.append(NetworkUsage(name, len(leases), count_free(network, leases)))
-        return found
+            if name not in self._usages:
+                leases = self._list_leases(name, network.vni)
+                self._usages[name] = NetworkUsage(name, len(leases), count_free(network, leases))
+        return [self._usages[name] for name in self._served]
 
     def count_failures(self) -> dict[str, int]:
         """How many servers do not run: of DHCP and metadata by network, of names one or none."""
@@ -363,8 +386,8 @@ class NetworkServices:
         shown = ", ".join(names[:NAMES_SHOWN]) + (f" and {len(names) - NAMES_SHOWN} more" * (len(names) > NAMES_SHOWN))
         self._faults.activate(code, self._subject, networks=shown, why=why[names[0]])
 
-    async def _tried(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do it; an error is told by the log, and the next look tries again."""
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do it; an error is logged, and the next look tries again."""
         try:
             await work()
         except (OutliveError, OSError) as error:

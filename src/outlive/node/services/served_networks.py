@@ -5,9 +5,11 @@ A network whose spec is nonsense is refused by its name, and no other network is
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -160,15 +162,22 @@ def _parse_address(text: str, where: str) -> _Address:
         raise BadInput(f"{text!r} is no address", place=where, remedy="such as 10.8.0.1") from None
 
 
-def view_networks(networks: Iterable[VirtualNetwork]) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
+def view_networks(
+    networks: Iterable[VirtualNetwork], systems: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, ServedNetwork], dict[str, str]]:
     """Return the managed networks that can be served, and why others cannot, both by name.
 
-    Of two networks with one VNI or one domain the first by name is served.
+    Of two networks with one VNI or one domain, or with subnets that overlap, the first by name is served; none is whose
+    subnet overlaps one of ``systems`` (system network → cidr): its gateway would cut the primary off from that.
     """
     served: dict[str, ServedNetwork] = {}
     refused: dict[str, str] = {}
     vnis: dict[int, str] = {}
     domains: dict[str, str] = {}
+    taken: list[tuple[str, _Network]] = []
+    for name, cidr in systems.items():
+        with contextlib.suppress(ValueError):  # no host is on one that makes no sense
+            taken.append((f"system network {name}", ipaddress.ip_network(cidr)))
     for network in sorted(networks, key=lambda one: one.name):
         if network.spec.type != "managed" or network.deleting:
             continue
@@ -185,5 +194,15 @@ def view_networks(networks: Iterable[VirtualNetwork]) -> tuple[dict[str, ServedN
         if other != view.name:
             refused[view.name] = f"domain {view.domain} is that of {other} (give it another)"
             continue
+        own = [one.network for one in view.subnets]
+        both = next(((one, other, name) for one in own for name, other in taken if _overlap(one, other)), None)
+        if both is not None:
+            refused[view.name] = f"{both[0]} overlaps {both[1]} of {both[2]} (write another subnet)"
+            continue
+        taken += [(view.name, one) for one in own]
         served[view.name] = view
     return served, refused
+
+
+def _overlap(one: _Network, other: _Network) -> bool:
+    return one.version == other.version and one.overlaps(other)

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 from kazoo import exceptions as zk
-from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL
@@ -42,6 +41,7 @@ from outlive.store.zookeeper.requests import (
     request_exists,
     request_get,
     request_get_acl,
+    request_transaction,
 )
 
 ANSWER_S: Final = 10.0
@@ -80,7 +80,7 @@ class ZooKeeperClient:
         self.reads = 0
         """Znodes that were read, with those that were not there."""
         self._answer_s = answer_s
-        self._kazoo: KazooClient | None = None
+        self._kazoo: LoopKazoo | None = None
         self._handler = LoopHandler()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connected = asyncio.Event()
@@ -188,14 +188,7 @@ class ZooKeeperClient:
 
     async def commit(self, operations: Sequence[Operation]) -> list[Any]:
         """The answers of all operations of one transaction; ``TransactionRefused`` if one of them is refused."""
-
-        def begin(kazoo: KazooClient) -> None:
-            transaction = kazoo.transaction()
-            for operation in operations:
-                operation(transaction)
-            transaction.commit_async()
-
-        answer = (await self._ask([begin], writing=True))[0]
+        answer = (await self._ask([request_transaction(operations)], writing=True))[0]
         if isinstance(answer, Exception):
             raise self.error(answer, writing=True)
         raise_refused(answer)
@@ -285,7 +278,7 @@ class ZooKeeperClient:
             raise Unavailable(text, remedy="do a majority of its servers run?") from None
         return batch.answers
 
-    async def _ready(self) -> KazooClient:
+    async def _ready(self) -> LoopKazoo:
         if self._closed:
             raise _closed()
         if self._kazoo is None:
@@ -322,7 +315,7 @@ class ZooKeeperClient:
         kazoo.add_listener(lambda state: post(loop, self._changed, kazoo, state))
         kazoo.start_async()
 
-    def _changed(self, kazoo: KazooClient, state: str) -> None:
+    def _changed(self, kazoo: LoopKazoo, state: str) -> None:
         """Take over a change of the connection's state."""
         if kazoo is not self._kazoo or self._closed:
             return
@@ -342,7 +335,7 @@ class ZooKeeperClient:
         for listener in list(self._listeners):
             listener()
 
-    def _renew(self, kazoo: KazooClient) -> None:
+    def _renew(self, kazoo: LoopKazoo) -> None:
         """Begin a session that has seen nothing."""
         if kazoo is self._kazoo and not self._closed:
             _log.warning("store.zookeeper.session_given_up", place=self.access.place)

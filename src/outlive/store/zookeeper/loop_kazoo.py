@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData, Transaction
 from kazoo.protocol.states import KeeperState
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from outlive.base.logging import get_logger
+from outlive.store.zookeeper.requests import Operation
 
 _SENDING: Final = (KeeperState.CONNECTED, KeeperState.CONNECTING)
 """States in which kazoo takes requests."""
+
+READ_AHEAD: Final = 65536
+"""Bytes that are read from a socket at once at most."""
 
 _log = get_logger("store.zookeeper")
 
@@ -69,11 +77,51 @@ class _Slot:
     set_exception = set
 
 
+class BufferedSocket:
+    """A socket that reads as much as is there: kazoo reads an answer in two parts, waits before each of them, and each
+    of these four system calls hands the interpreter over to the other thread and back."""
+
+    def __init__(self, below: socket.socket) -> None:
+        self._below = below
+        self._ahead = memoryview(b"")
+        """What was read and is not asked for yet."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is of the socket itself."""
+        return getattr(self._below, name)
+
+    def recv(self, most: int) -> bytes:
+        """The next bytes, as of any socket."""
+        if not self._ahead:
+            self._ahead = memoryview(self._below.recv(READ_AHEAD))
+        part, self._ahead = self._ahead[:most], self._ahead[most:]
+        return bytes(part)
+
+    def pending(self) -> int:
+        """Bytes that can be read without waiting; kazoo asks for it by this name."""
+        below = self._below.pending() if isinstance(self._below, ssl.SSLSocket) else 0
+        return len(self._ahead) + below
+
+    def close(self) -> None:
+        """Close it, and forget what was read."""
+        self._ahead = memoryview(b"")
+        self._below.close()
+
+
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Has answers go to the batch that is being sent, without the detour over a thread for callbacks, and waits for
     sockets by ``poll``: kazoo makes an epoll for each wait."""
 
     batch: AnswerBatch | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
+        """The connection to a server."""
+        return BufferedSocket(super().create_connection(*args, **kwargs))
+
+    def create_socket_pair(self) -> tuple[BufferedSocket, socket.socket]:
+        """By the second one kazoo's thread is woken, with one byte for each request."""
+        reading, writing = super().create_socket_pair()
+        return BufferedSocket(reading), writing
 
     def async_result(self) -> Any:
         """Where the answer to the next request goes."""
@@ -82,7 +130,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As ``select.select``, for sockets with any number."""
+        """As ``select.select``, for sockets with any number; those first that have something read ahead."""
+        if ahead := [one for one in readable if one.pending()]:
+            return ahead, [], []
         poll, sockets = select.poll(), {}
         for one in readable:
             sockets[one.fileno()] = one
@@ -92,6 +142,37 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(one, select.POLLOUT)
         ready = [sockets[number] for number, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
         return [one for one in ready if one in readable], [one for one in ready if one in writable], []
+
+
+class OpenTransaction:
+    """Operations that are sent together, by the names that kazoo has for them. kazoo normalizes every path once more,
+    which costs as much as all else that it does for a write; these paths come from ``TreeLayout``."""
+
+    def __init__(self, chroot: str) -> None:
+        self.operations: list[Any] = []
+        self._chroot = chroot
+
+    def create(
+        self, path: str, data: bytes, acl: list[ACL] | None = None, *, ephemeral: bool = False, sequence: bool = False
+    ) -> None:
+        """Make a znode."""
+        flags = (1 if ephemeral else 0) | (2 if sequence else 0)
+        self.operations.append(Create(self._path(path), data, acl or OPEN_ACL_UNSAFE, flags))
+
+    def set_data(self, path: str, data: bytes, version: int = -1) -> None:
+        """Replace the data of a znode."""
+        self.operations.append(SetData(self._path(path), data, version))
+
+    def delete(self, path: str, version: int = -1) -> None:
+        """Delete a znode."""
+        self.operations.append(Delete(self._path(path), version))
+
+    def check(self, path: str, version: int) -> None:
+        """Refuse all unless the znode has this version."""
+        self.operations.append(CheckVersion(self._path(path), version))
+
+    def _path(self, path: str) -> str:
+        return (self._chroot or "/") if path == "/" else self._chroot + path
 
 
 class LoopKazoo(KazooClient):  # type: ignore[misc]
@@ -109,6 +190,13 @@ class LoopKazoo(KazooClient):  # type: ignore[misc]
         if self._waiting == 1:
             self.loop.call_soon(self._wake_thread)
         return None
+
+    def send(self, operations: Sequence[Operation]) -> None:
+        """Send one transaction; its answer goes where ``LoopHandler.batch`` says."""
+        opened = OpenTransaction(self.chroot)
+        for operation in operations:
+            operation(opened)
+        self._call(Transaction(opened.operations), self.handler.async_result())
 
     def follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Requests come from this loop, in this thread."""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo import exceptions as zk
-from kazoo.client import KazooClient
 from kazoo.security import ACL
 
-Begin = Callable[[KazooClient], Any]
-"""Sends one request."""
+Begin = Callable[[Any], Any]
+"""Sends one request by the ``LoopKazoo`` that is given to it."""
 Operation = Callable[[Any], None]
 """Adds one operation to a transaction."""
 
@@ -54,11 +53,14 @@ def request_get_acl(path: str) -> Begin:
     return lambda kazoo: kazoo.get_acls_async(path)
 
 
-def request_check(kazoo: KazooClient) -> None:
+def request_transaction(operations: Sequence[Operation]) -> Begin:
+    """Carry out all of these or none."""
+    return lambda kazoo: kazoo.send(operations)
+
+
+def request_check(kazoo: Any) -> None:
     """Have a transaction go through the quorum that only checks whether the chroot is there."""
-    transaction = kazoo.transaction()
-    transaction.check("/", -1)
-    transaction.commit_async()
+    kazoo.send([check("/", -1)])
 
 
 def create(path: str, data: bytes, acl: Sequence[ACL] | None = None, *, numbered: bool = False) -> Operation:

@@ -162,8 +162,9 @@ class SchemaView:
 
         Where whoever copies is overdue, its work is given up in its place: hosts have to renew their memberships.
         """
-        until = self._clock.monotonic() + WAIT_S
+        until = 0.0
         while self._state is not None and any(map(self._state.freezes, paths)):
+            until = until or self._clock.monotonic() + WAIT_S
             if self._clock.monotonic() > until:
                 raise Unavailable("the storage schema is being changed", remedy="see outlive schema status")
             await self._give_up_if_overdue(self._state)
