@@ -51,6 +51,7 @@ PARTS = (
     "network",
     "network_controller",
     "network_moves",
+    "handover",
     "functions",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")

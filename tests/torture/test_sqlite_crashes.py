@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.loops import run_real
-from tests.torture.victim import MORTAL, step_of, whole
+from tests.torture.victim import LIVES, MORTAL, step_of, whole
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
@@ -26,17 +26,18 @@ ROUNDS = 6
 PATIENCE_S = 30.0
 
 
-def kill_at(directory: Path, wait_s: float) -> bytes:
-    """Let a victim write for a while, kill it, and return what it said was acknowledged."""
+def kill_at(directory: Path, wait_s: float, *, lines: int = 0) -> bytes:
+    """Let a victim write for a while, and at least so many lines, kill it, and return what was acknowledged."""
     victim = subprocess.Popen(
         [sys.executable, "-m", "tests.torture.victim", str(directory), str(2**40)], cwd=ROOT, stdout=subprocess.PIPE
     )
     assert victim.stdout is not None
     assert victim.stdout.readline() == b"open 0\n"
+    first = b"".join(victim.stdout.readline() for _ in range(lines))
     time.sleep(wait_s)
     victim.kill()
-    said, _ = victim.communicate(timeout=PATIENCE_S)
-    return said
+    rest, _ = victim.communicate(timeout=PATIENCE_S)
+    return first + rest
 
 
 def acknowledged(said: bytes) -> dict[str, int]:
@@ -146,7 +147,7 @@ def test_a_log_that_ends_anywhere_gives_whole_objects_of_one_moment(tmp_path: Pa
 def test_versions_are_not_given_twice_across_crashes(tmp_path: Path) -> None:
     seen: set[str] = set()
     for _ in range(3):
-        kill_at(tmp_path, 0.1)
+        kill_at(tmp_path, 0.1, lines=LIVES + 1)  # each says where it begins
 
         async def write() -> str:
             store = await SqliteStore.open(tmp_path, clock=SystemClock(), ids=SystemIds())
