@@ -26,10 +26,13 @@ from lab.libvirtd import ALLOWED, Libvirtd
 from lab.libvirtd import GUESTS as GUEST_GROUP
 from lab.ovn import Ovn
 from lab.processes import LabError, Process, run, until
+from lab.zookeeper import ZooKeeperEnsemble
 
 HOSTS = 3
 GUESTS = 6
 STORE_PORT = 8080
+ZOOKEEPER_PORTS = (*range(2181, 2184), *range(2888, 2894))
+"""Of three ZooKeeper servers on loopback in the network of the store: for clients, then among themselves."""
 CEPH_NUMBER = 200
 BMC_NUMBER = 100
 """Power controllers have the addresses from here on."""
@@ -56,11 +59,13 @@ class Lab:
         homes: Sequence[str] = (),
         on_ceph: bool = False,
         on_kubernetes: bool = False,
+        on_zookeeper: bool = False,
         on_ovn: bool = False,
         ovn_programs: Path | None = None,
     ) -> None:
         """``homes``: the hosts on which guests begin, in turn; none: all. ``on_ceph``: their disks are images.
-        ``on_kubernetes``: the store is an API server; a lab that has one keeps it. ``on_ovn``: hosts are chassis, and
+        ``on_kubernetes``: the store is an API server; ``on_zookeeper``: it is three ZooKeeper servers; a lab that has
+        one of these keeps it. ``on_ovn``: hosts are chassis, and
         there is one more, ``ch-4``, and a physical network; ``ovn_programs``: a folder with those of another version.
         """
         self.state = state.resolve()
@@ -69,11 +74,16 @@ class Lab:
         self.guests = [f"vm-{number}" for number in range(1, guests_count + 1)]
         self.homes = tuple(homes) or tuple(host.name for host in self.hosts)
         self.server = Process(self.state / "server.pid")
-        """``outlive up``: the store and all controllers; on Kubernetes ``outlive controller``."""
+        """``outlive up``: the store and all controllers; on Kubernetes and ZooKeeper ``outlive controller``."""
         self.kubernetes: Kubernetes | None = None
         folder = self.state / "kubernetes"
         if on_kubernetes or folder.is_dir():
             self.kubernetes = Kubernetes(folder, partial(self.switch.inside, "store"))
+        self.zookeeper: ZooKeeperEnsemble | None = None
+        folder = self.state / "zookeeper"
+        if on_zookeeper or folder.is_dir():
+            enter = partial(self.switch.inside, "store")
+            self.zookeeper = ZooKeeperEnsemble(folder, ports=ZOOKEEPER_PORTS, sync=True, enter=enter)
         self.disk_of_store = Volume(self.state / "store")
         self.ceph: Ceph | None = None
         if on_ceph:
@@ -129,6 +139,9 @@ class Lab:
     @property
     def store_processes(self) -> dict[str, Process]:
         """What the store is made of, by what people call it."""
+        if self.zookeeper is not None:
+            servers = {f"ZooKeeper server {one.number}": one.process for one in self.zookeeper.servers}
+            return {"the controller": self.server, **servers}
         if self.kubernetes is None:
             return {"the store": self.server}
         below = self.kubernetes
@@ -146,7 +159,7 @@ class Lab:
             storage = threads.submit(self._start_storage)
             self._start_network()
             self.start_server()
-            yield f"outlive {'controller' if self.kubernetes else 'up'} listens at {self.url}"
+            yield f"outlive {'controller' if self.kubernetes or self.zookeeper else 'up'} listens at {self.url}"
             self.outlive("secret", "set", SECRET, "--username", USERNAME, stdin=PASSWORD)
             for host in self.hosts:
                 self._prepare(host)
@@ -177,6 +190,8 @@ class Lab:
         self.server.stop()
         if self.kubernetes is not None:
             self.kubernetes.stop()
+        if self.zookeeper is not None:
+            self.zookeeper.stop()
         if self.ceph is not None:
             self.ceph.stop()
         if self.ovn is not None:
@@ -220,14 +235,26 @@ class Lab:
         program = str(Path(sys.executable).with_name("outlive"))
         words = ["--listen", f"{NET}.{STORE}:{STORE_PORT}", "--state-dir", str(self.state / "store")]
         words += ["--config", str(self.state / "settings.yaml")]
-        if self.kubernetes is None:
-            words = ["up", *words]
-        else:
+        if self.zookeeper is not None:
+            words = ["controller", *words, "--store", "zookeeper", "--zookeeper", self._start_zookeeper(program)]
+        elif self.kubernetes is not None:
             self.kubernetes.start()
             words = ["controller", *words, "--kubeconfig", str(self.kubernetes.kubeconfig), "--namespace", NAMESPACE]
+        else:
+            words = ["up", *words]
         command = self.switch.inside("store", program, *words)
         self.server.start(command, self.state / "server.log")
         until(self._server_answers, f"the server answers; see {self.state}/server.log", 90, 0.1)
+
+    def _start_zookeeper(self, program: str) -> str:
+        """Start the servers that do not run, and make what a store needs; the file by which it is reached."""
+        assert self.zookeeper is not None
+        self.zookeeper.start()
+        file = self.zookeeper.folder / "access.yaml"
+        file.write_text(json.dumps({"servers": list(self.zookeeper.addresses), "chroot": "/outlive"}))
+        file.chmod(0o600)
+        run(*self.switch.inside("store", program, "zookeeper", "init", "--zookeeper", str(file)))
+        return str(file)
 
     def _server_answers(self) -> bool:
         if not self.server.pid:

@@ -52,13 +52,14 @@ def main() -> int:
             together = "how many of them overlap, at most (default %(default)s)"
             verb.add_argument("--together", type=_number, default=TOGETHER, help=together)
         if name == "start":
-            kinds = ("sqlite", "kubernetes")
+            kinds = ("sqlite", "kubernetes", "zookeeper")
             text = "where the cluster is kept, from its first start on (default %(default)s)"
             verb.add_argument("--store", choices=kinds, default=kinds[0], help=text)
         if name == "outlive":
             verb.add_argument("words", nargs=argparse.REMAINDER, help="for the command line, such as: get vms")
     given = parser.parse_args()
-    lab = Lab(given.dir, on_kubernetes=given.verb == "start" and given.store == "kubernetes")
+    store = given.store if given.verb == "start" else ""
+    lab = Lab(given.dir, on_kubernetes=store == "kubernetes", on_zookeeper=store == "zookeeper")
     if given.verb not in ("start", "stop") and not (lab.server.pid or any(host.on for host in lab.hosts)):
         print(f"scripts/lab: no lab runs in {lab.state}: scripts/lab start starts one", file=sys.stderr)
         return NOBODY_ANSWERS

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,18 @@ FIRST_USER: Final = 61_000
 """The numbers of users that servers run as follow this one."""
 START_S: Final = 30.0
 WORD_S: Final = 1.0
+WORD: Final = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1.0) as one:
+    one.settimeout(1.0)
+    one.sendall(sys.argv[2].encode())
+    for part in iter(lambda: one.recv(65536), b""):
+        sys.stdout.buffer.write(part)
+"""
+"""Prints what a server answers to a four-letter word, where its network is another one."""
+
+Enter = Callable[..., list[str]]
+"""Makes a command of a command that runs somewhere else."""
 JAVA: Final = (
     *("-Xms16m", "-Xss256k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
     *("-XX:MaxMetaspaceSize=64m", "-XX:ReservedCodeCacheSize=24m", "-Xshare:auto", "-Djava.awt.headless=true"),
@@ -53,8 +66,9 @@ def can_run() -> bool:
 class ZooKeeperServer:
     """One server."""
 
-    def __init__(self, folder: Path, number: int, client: int) -> None:
+    def __init__(self, folder: Path, number: int, client: int, enter: Enter | None = None) -> None:
         self.folder = folder
+        self._enter = enter
         self.number = number
         self.client = client
         """The port of clients."""
@@ -71,6 +85,11 @@ class ZooKeeperServer:
 
     def word(self, word: str) -> str:
         """What it answers to a four-letter word; empty where it does not."""
+        if self._enter is not None:
+            try:
+                return run(*self._enter(sys.executable, "-S", "-c", WORD, str(self.client), word))
+            except LabError:
+                return ""
         try:
             with socket.create_connection(("127.0.0.1", self.client), WORD_S) as one:
                 one.settimeout(WORD_S)
@@ -98,7 +117,8 @@ class ZooKeeperServer:
         if self.user:
             run("chown", "-R", str(self.user), str(self.folder))
             command = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]
-        self.process.start([*command, str(self.folder / "zoo.cfg")], self.folder / "server.log")
+        command.append(str(self.folder / "zoo.cfg"))
+        self.process.start(self._enter(*command) if self._enter else command, self.folder / "server.log")
 
     def kill(self) -> None:
         """End it at once."""
@@ -118,15 +138,25 @@ class ZooKeeperEnsemble:
     """Some servers that keep one state; see the module."""
 
     def __init__(
-        self, folder: Path, count: int = 3, *, ports: Sequence[int] = (), sync: bool = False, settings: str = ""
+        self,
+        folder: Path,
+        count: int = 3,
+        *,
+        ports: Sequence[int] = (),
+        sync: bool = False,
+        settings: str = "",
+        enter: Enter | None = None,
     ) -> None:
-        """``sync``: what is acknowledged is on the disk; ``settings``: more lines of each server's configuration."""
+        """``ports``: of clients and then, two for each server, of the servers themselves; none: free ones. ``sync``:
+        what is acknowledged is on the disk; ``settings``: more lines of each server's configuration; ``enter``: makes a
+        command that runs in the network that the servers are in."""
         self.folder = folder
-        clients = list(ports) or free_ports(count)
-        self.servers = [ZooKeeperServer(folder / str(n), n, port) for n, port in enumerate(clients, 1)]
+        all_ports = list(ports) or free_ports(3 * count)
+        clients = all_ports[:count]
+        self.servers = [ZooKeeperServer(folder / str(n), n, port, enter) for n, port in enumerate(clients, 1)]
         self._sync = sync
         self._settings = settings
-        quorum = self._quorum = free_ports(2 * count)
+        quorum = self._quorum = all_ports[count:]
         self._members = [f"server.{n}=127.0.0.1:{quorum[2 * n - 2]}:{quorum[2 * n - 1]}" for n in range(1, count + 1)]
 
     @property

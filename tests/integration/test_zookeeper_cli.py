@@ -14,7 +14,7 @@ import pytest
 import yaml
 from lab.zookeeper import free_ports
 from msgspec.structs import replace
-from tests.conformance.objects import election, vm, with_project
+from tests.conformance.objects import election, flavor, vm, with_project
 from tests.support.command import Result, outlive, spawned, up
 from tests.support.hosts import Host
 from tests.support.loops import run_real
@@ -28,9 +28,9 @@ from tests.support.zookeeper import (
 )
 
 from outlive.base.clock import SystemClock
-from outlive.base.errors import Forbidden, Unavailable
+from outlive.base.errors import Forbidden, NotUnderstood, Unavailable
 from outlive.drivers.zookeeper import ZnodeKeys
-from outlive.resources import KINDS, Cluster, Election, Membership, ObjectMeta, Secret, VirtualMachine
+from outlive.resources import KINDS, Cluster, Election, Flavor, Membership, ObjectMeta, Secret, VirtualMachine
 from outlive.resources.cluster import CLUSTER
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
@@ -196,6 +196,71 @@ def test_a_schema_from_the_future_is_refused_by_its_number(tmp_path: Path) -> No
     assert "storage schema 77 is not known here" in done.line
     done = spawned("controller", "--store", "zookeeper", "--zookeeper", file, "--state-dir", tmp_path / "state")
     assert "storage schema 77 is not known here" in done.lines[-1]
+
+
+def test_a_znode_with_nonsense_is_told_by_its_name_and_others_are_served(tmp_path: Path) -> None:
+    access = shared_ensemble().new_chroot()
+    file = access_file(tmp_path / "zookeeper.yaml", access)
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+
+    async def scene() -> None:
+        store = zookeeper_store(access)
+        try:
+            layout = await store.layout()
+            made = {name: await store.create(vm(name)) for name in ("vm-1", "vm-2", "vm-3")}
+            names = [layout.name(VirtualMachine, name) for name in ("vm-1", "vm-2")]
+            nonsense = [put(names[0], b"\xff"), put(names[1], b"another-uid")]
+            of_object = layout.object(VirtualMachine, "vm-3", made["vm-3"].metadata.uid)
+            await store.client.commit([*nonsense, put(of_object, b"{")])
+            async with as_user(access, "", "") as reader:
+                for name, path in zip(("vm-1", "vm-2"), names, strict=True):
+                    with pytest.raises(NotUnderstood, match=path):
+                        await reader.get(VirtualMachine, name, fresh=True)
+                with pytest.raises(NotUnderstood, match="VirtualMachine/vm-3"):
+                    await reader.get(VirtualMachine, "vm-3")
+                page = await reader.list(VirtualMachine)
+                assert [one.name for one in page.items] == ["vm-1", "vm-2"], "lists do not need the name"
+                assert [one.ref.name for one in page.malformed] == ["vm-3"]
+                await store.client.commit([put(names[0], made["vm-1"].metadata.uid.encode())])
+                assert await reader.get(VirtualMachine, "vm-1") == made["vm-1"]
+            await store.client.commit([put(layout.objects(Flavor), b"nonsense")])
+            async with as_user(access, "", "") as writer:
+                with pytest.raises(NotUnderstood, match="outlive zookeeper init"):
+                    await writer.create(flavor("m1"))
+                await writer.create(vm("vm-4"))
+        finally:
+            await store.close()
+
+    run_real(scene())
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+
+    async def mended() -> None:
+        async with as_user(access, "", "") as store:
+            await store.create(flavor("m1"))
+
+    run_real(mended())
+
+
+def test_keys_of_nonsense_keep_a_controller_from_starting_and_are_left_as_they_are(tmp_path: Path) -> None:
+    access = shared_ensemble().new_chroot()
+    file = access_file(tmp_path / "zookeeper.yaml", access)
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+
+    async def keys(raw: bytes = b"") -> bytes:
+        async with as_user(access, "", "") as store:
+            path = (await store.layout()).base("keys")
+            if raw:
+                await store.client.commit([put(path, raw)])
+            found = await store.client.get(path, fresh=True)
+            assert found is not None
+            return found[0]
+
+    run_real(keys(b"nonsense"))
+    done = spawned("controller", "--store", "zookeeper", "--zookeeper", file, "--state-dir", tmp_path / "one")
+    assert done.code == 3
+    assert "znode keys of ZooKeeper" in done.lines[-1]
+    assert "docs/operating/zookeeper.md#backup" in done.lines[-1]
+    assert run_real(keys()) == b"nonsense"
 
 
 def test_a_plain_host_is_refused_and_told_what_to_use(tmp_path: Path) -> None:

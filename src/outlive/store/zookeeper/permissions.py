@@ -98,5 +98,6 @@ def decode_acl(raw: bytes) -> tuple[ACL, ...]:
     try:
         rights = msgspec.json.decode(raw, type=list[_Right])
     except msgspec.MsgspecError as error:
-        raise NotUnderstood(f"an ACL is broken: {error}", remedy="outlive zookeeper init writes it again") from None
+        what = f"with which ACL its objects are made is nonsense: {error}"
+        raise NotUnderstood(what, remedy="outlive zookeeper init writes it again") from None
     return tuple(ACL(one.permissions, Id(one.scheme, one.id)) for one in rights)

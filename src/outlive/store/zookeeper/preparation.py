@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kazoo.security import ACL
+from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from outlive.base.clock import Clock
+from outlive.base.errors import NotUnderstood
 from outlive.resources import KINDS
 from outlive.store.schema.documents import latest_version
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
 from outlive.store.zookeeper.locks import tree_at_rest
-from outlive.store.zookeeper.permissions import SECTIONS, acls, digest_id, encode_acl
+from outlive.store.zookeeper.permissions import SECTIONS, acls, decode_acl, digest_id, encode_acl
 from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.schema_view import SchemaView
 
@@ -48,8 +49,20 @@ async def _prepare(client: ZooKeeperClient, layout: TreeLayout, given: dict[str,
         await client.make(layout.log(kind), b"", given.get(root))
         if given:
             await client.commit([put(root, encode_acl(given[root]))])
+        else:
+            await _mend_acl(client, root)
         for section in SECTIONS if given else ():
             await _apply_acl(client, root := layout.base(f"{section}.{kind.info.plural}"), given[root])
+
+
+async def _mend_acl(client: ZooKeeperClient, root: str) -> None:
+    """Write down with which ACL a kind's objects are made, where nonsense says so: with its own."""
+    found = await client.get(root)
+    try:
+        decode_acl(b"" if found is None else found[0])
+    except NotUnderstood:
+        acl = await client.get_acl(root)
+        await client.commit([put(root, b"" if acl == OPEN_ACL_UNSAFE else encode_acl(acl))])
 
 
 async def _apply_acl(client: ZooKeeperClient, root: str, acl: Sequence[ACL]) -> None:

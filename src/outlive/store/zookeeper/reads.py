@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from outlive.base import limits
-from outlive.base.errors import Invalid, Unavailable
+from outlive.base.errors import Invalid, NotUnderstood, Unavailable
 from outlive.resources import R, Resource, check_name
 from outlive.store.contract import Malformed, Page
 from outlive.store.selectors import Selector
@@ -23,6 +23,9 @@ from outlive.store.zookeeper.schema_view import SchemaView
 
 LISTINGS: Final = 8
 """Listings in pages of which the names are remembered until the next page."""
+
+NONSENSE_NAME: Final = "write the uid of its object into that znode, or delete it: docs/operating/zookeeper.md#nonsense"
+"""What helps where a name leads to no object."""
 
 Places = list[tuple[str, str]]
 """Names and uids."""
@@ -70,8 +73,11 @@ class ObjectReader:
         (found,) = await self.get_many((layout.object(kind, name, uid),), layout)
         if found is None:  # it went since; what came after it counts
             (named,) = await self.get_many((layout.name(kind, name),), layout, fresh=fresh)
-            if named is None or named[0].decode("ascii", "replace") == uid:
+            if named is None:
                 return None
+            if named[0].decode("ascii", "replace") == uid:  # both go together, so this one says nonsense
+                what = f"{layout.name(kind, name)} names {uid[:80]!r}, which no {kind.kind()} of that name is"
+                raise NotUnderstood(what, remedy=NONSENSE_NAME)
             raise Unavailable(f"{kind.kind()}/{name} is being replaced", remedy="try again")
         return self.cache.keep(kind, name, row_of(uid, found))
 

@@ -192,6 +192,7 @@ class SchemaView:
             _log.info("store.zookeeper.schema_not_given_up", to=move.to, why=str(refused))
 
     async def _follow(self) -> None:
+        last = ""
         while True:
             woken = asyncio.Event()
             stop = self._client.listen(woken.set)
@@ -200,9 +201,12 @@ class SchemaView:
                 if stat is None or stat.version != self._znode:
                     await self.read()
                     continue
+                last = ""
                 await set_within(woken, LOOK_S)
             except OutliveError as error:
-                _log.info("store.zookeeper.schema_not_read", why=str(error))
+                if str(error) != last:
+                    last = str(error)
+                    _log.warning("store.zookeeper.schema_not_read", why=last)
                 await self._clock.sleep(AGAIN_S)
             finally:
                 stop()
