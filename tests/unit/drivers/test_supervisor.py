@@ -67,3 +67,21 @@ def test_what_a_killed_daemon_has_left_running_is_ended(tmp_path: Path) -> None:
         await former.stop_all()
 
     run_real(story())
+
+
+def test_a_program_ends_also_where_the_task_that_stops_it_is_cancelled(tmp_path: Path) -> None:
+    """Such as a DHCP server that is started anew when the role is lost: two of them would serve one network."""
+
+    async def story() -> None:
+        pids: list[int] = []
+        supervisor = Supervisor(tmp_path / "programs", SystemClock(), watch=pids.append)
+        await supervisor.keep("one", ("sleep", "60")).settled.wait()
+        stopping = asyncio.ensure_future(supervisor.stop(["one"]))
+        await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.wait((stopping,))
+        async with asyncio.timeout(2):
+            while start_time(pids[0]):  # noqa: ASYNC110 - the process ends by itself
+                await asyncio.sleep(0.02)
+
+    run_real(story())
