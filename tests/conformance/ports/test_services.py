@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -112,6 +113,30 @@ def test_changes_of_leases_stay_until_they_are_forgotten_and_later_ones_beyond_t
             assert await taken() == [("old", "10.10.0.101")]
             await port.forget_changes()
             assert await taken() == []
+
+    run_real(story())
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_crash_or_a_full_disk_in_the_middle_of_a_line_costs_no_other_change(full: bool, folder: Path) -> None:
+    async def story() -> None:
+        async with dhcp_port("real", folder) as (port, write):
+            write("add", "10.10.0.100")
+            if full:
+                limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, ((folder / "own/spool").stat().st_size + 9, limits[1]))
+                try:
+                    with pytest.raises(AssertionError):
+                        write("add", "10.10.0.101")
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            else:
+                await port.take_changes()
+                with (folder / "own/taken").open("ab") as taken:
+                    taken.write(b'{"vni": 10, "act')  # the daemon was killed as it moved the spool
+            write("add", "10.10.0.102")
+            found = [one.lease.address for one in await port.take_changes()]
+            assert found == ["10.10.0.100", "10.10.0.102"]
 
     run_real(story())
 

@@ -158,7 +158,7 @@ class DnsmasqServers:
             if spool.exists():
                 if taken.exists():
                     with taken.open("ab") as target:
-                        target.write(spool.read_bytes())
+                        target.write(b"\n" + spool.read_bytes())  # what a crash has cut off here spoils no other line
                         os.fdatasync(target.fileno())
                     spool.unlink()
                 else:
@@ -166,7 +166,7 @@ class DnsmasqServers:
         changes: list[LeaseChange] = []
         if not taken.exists():
             return changes
-        for line in taken.read_bytes().splitlines():
+        for line in filter(None, taken.read_bytes().splitlines()):
             try:
                 changes.append(msgspec.json.decode(line, type=LeaseChange))
             except msgspec.DecodeError as error:

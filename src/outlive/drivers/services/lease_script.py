@@ -44,9 +44,16 @@ def main(arguments: list[str], env: dict[str, str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         spool = os.open(os.path.join(folder, "spool"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)  # noqa: PTH118
         try:
-            if os.fstat(spool).st_size > SPOOL_BYTES:
+            size = os.fstat(spool).st_size
+            if size > SPOOL_BYTES:
                 return 1
-            os.write(spool, line)
+            try:
+                whole = os.write(spool, line) == len(line)
+            except OSError:
+                whole = False
+            if not whole:  # on a full disk: half a line would spoil the next one too
+                os.ftruncate(spool, size)
+                return 1
             os.fdatasync(spool)
         finally:
             os.close(spool)

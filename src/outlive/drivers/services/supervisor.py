@@ -64,6 +64,8 @@ class Supervisor:
         self._clock = clock
         self._watch = watch
         self._programs: dict[str, SupervisedProgram] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Stops that are under way, also those whose callers were cancelled."""
 
     def failures(self) -> dict[str, str]:
         """Programs that do not run → why."""
@@ -98,8 +100,15 @@ class Supervisor:
                 program.process.send_signal(number)
 
     async def stop(self, names: Collection[str]) -> None:
-        """Stop these programs, all at once."""
+        """Stop these programs, all at once; they end also where the caller is cancelled meanwhile."""
         chosen = [self._programs.pop(name) for name in names if name in self._programs]
+        if chosen:
+            ending = asyncio.create_task(self._end(chosen), name="programs end")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        await asyncio.shield(asyncio.gather(*self._ending))
+
+    async def _end(self, chosen: Sequence[SupervisedProgram]) -> None:
         for program in chosen:
             if program.task is not None:
                 program.task.cancel()
@@ -117,11 +126,10 @@ class Supervisor:
             running = [process for process in running if process.returncode is None]
         for process in running:
             _log.error("services.program_not_ended", pid=process.pid)
-        if chosen:
-            try:
-                self._note()
-            except OSError as error:  # it says too much, which the times of the processes put right
-                _log.warning("services.programs_not_noted", why=str(error))
+        try:
+            self._note()
+        except OSError as error:  # it says too much, which the times of the processes put right
+            _log.warning("services.programs_not_noted", why=str(error))
 
     async def stop_all(self) -> None:
         """Stop every program."""
