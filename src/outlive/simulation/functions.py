@@ -25,7 +25,9 @@ class SimCards(FunctionPort):
 
     def __init__(self, machine: Machine, most: Mapping[str, int]) -> None:
         self.refuses: set[str] = set()
-        """Settings that every card refuses, by field."""
+        """Settings that every card refuses, by field, …"""
+        self.ignores: set[str] = set()
+        """… and those that it takes and does not follow."""
         self.in_guests: set[tuple[str, int]] = set()
         """Functions that somebody has put into a guest: nothing of them can be read."""
         self.programmed: list[tuple[str, int, VirtualFunctionSettings]] = []
@@ -72,6 +74,14 @@ class SimCards(FunctionPort):
         )
         self._cards[card] = _replace(found, functions=tuple(made))
 
+    def take_down(self, card: str) -> None:
+        """As somebody does it by hand."""
+        self._cards[card] = _replace(self._card(card), up=False)
+
+    async def bring_up(self, card: str) -> None:
+        """As ``FunctionPort``."""
+        self._cards[card] = _replace(self._card(card), up=True)
+
     async def set_mtu(self, card: str, mtu: int) -> None:
         """As ``FunctionPort``."""
         self._cards[card] = _replace(self._card(card), mtu=mtu)
@@ -82,11 +92,17 @@ class SimCards(FunctionPort):
 
     async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
         """As ``FunctionPort``."""
-        taken = {name: value for name, value in settings.given().items() if name not in self.refuses}
+        others = self.refuses | self.ignores
+        taken = {name: value for name, value in settings.given().items() if name not in others}
         before = self._card(card).functions[index].settings
         self._change(card, index, settings=_replace(before, **taken))
         self.programmed.append((card, index, settings))
         return {name: "Operation not supported" for name in settings.given() if name in self.refuses}
+
+    def lose_vlan(self, card: str, index: int) -> None:
+        """As libvirt does when it starts a guest whose definition names no VLAN."""
+        before = self._card(card).functions[index].settings
+        self._change(card, index, settings=_replace(before, vlan=0, vlan_qos=0))
 
     def _change(self, card: str, index: int, **changes: object) -> None:
         found = self._card(card)

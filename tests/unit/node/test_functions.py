@@ -203,6 +203,48 @@ def test_settings_are_programmed_at_every_start_and_at_every_change() -> None:
     play(story, vms=(VM,), functions=CARDS)
 
 
+def test_settings_that_somebody_else_changes_on_a_card_are_programmed_again() -> None:
+    """As libvirt takes a function out of its VLAN when it starts a guest."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        await want(world, "kvm-1", eth0v0=VirtualFunctionSettings(vlan=7, vlan_qos=3))
+        await at(world, 10)
+        for moment_s in (30, 50):
+            cards.lose_vlan("eth0", 0)
+            await at(world, moment_s)
+            settings = host_of(world).status.virtual_functions[0].settings
+            assert (settings.vlan, settings.vlan_qos) == (7, 3)
+        assert len(cards.programmed) == 3
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_setting_that_a_card_takes_and_does_not_follow_is_told_and_programmed_twice_only() -> None:
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        cards.ignores.add("trust")
+        await want(world, "kvm-1", eth0v0=VirtualFunctionSettings(trust=True))
+        await at(world, 60)
+        assert len(cards.programmed) == 2
+        assert "eth0v0: trust: its card shows False" in message(world, "functions-refused.kvm-1")
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_card_that_is_down_is_brought_up() -> None:
+    """libvirt gives no function of it to a guest otherwise."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        await at(world, 10)
+        cards.take_down("eth0")
+        await at(world, 30)
+        assert (await cards.read("eth0")).up
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
 def test_setting_that_a_card_refuses_is_a_fault_that_names_the_function() -> None:
     """What else is set of it is programmed, and so are the others."""
 

@@ -31,7 +31,7 @@ from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
 from outlive.node.vm.context import VmContext
 from outlive.placement.rules import function_refusal
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.definitions import with_function_devices
+from outlive.resources.definitions import FunctionPlace, with_function_places
 from outlive.resources.functions import (
     MTU_USUAL,
     PhysicalFunction,
@@ -74,7 +74,13 @@ class FunctionReconciler:
         self._macs: dict[str, str] = {}
         """… and the MAC address that it was given back with."""
         self._refused: dict[str, str] = {}
-        """Function → what its card has refused."""
+        """Function → what its card has refused, in words, …"""
+        self._refused_fields: dict[str, frozenset[str]] = {}
+        """… and by field."""
+        self._kept_by_card: dict[str, dict[str, int | bool | str]] = {}
+        """Function → what its card showed instead of what was programmed when it was programmed again."""
+        self._host: Hypervisor | None = None
+        """This host's record as it was read last."""
         self._entered: object = None
         """How this host entered its membership when its books were last gone through from the start."""
         self._wake = asyncio.Event()
@@ -111,6 +117,7 @@ class FunctionReconciler:
             await self._read(device.device)
         after = await self._write()
         if after is not None:
+            self._host = after
             await self._program(after)
         self._report()
 
@@ -145,6 +152,9 @@ class FunctionReconciler:
     async def _read(self, card: str) -> None:
         try:
             self._cards[card] = await self._port.read(card)
+            if not self._cards[card].up:
+                await self._port.bring_up(card)
+                _log.info("functions.card_brought_up", host=self._node.host, card=card)
         except OutliveError as error:
             self._cards.pop(card, None)
             self._wrong.setdefault(card, error.message)
@@ -260,6 +270,7 @@ class FunctionReconciler:
             why = None
             if found is None:
                 return None
+            self._host = found
             books = self._books(found.status.virtual_functions)
             code = book(books, self._owner(vm))
             if code is not AccountCode.OK:
@@ -277,23 +288,29 @@ class FunctionReconciler:
         return why
 
     def plug(self, vm: VirtualMachine) -> VirtualMachine:
-        """The VM with the devices that its functions have on this host, where these have other names."""
-        names = {one.name for one in vm.spec.functions if one.kind == "direct"}
-        devices = {
-            name: one.device
-            for card, read in self._cards.items()
-            for one in read.functions
-            if one.device and (name := function_name(card, one.index)) in names and name != one.device
-        }
-        if not devices or not vm.spec.definition:
+        """Return the VM with the devices and VLANs that its functions have on this host."""
+        if not vm.spec.functions or not vm.spec.definition or self._host is None:
             return vm
-        definition = with_function_devices(vm.spec.definition, devices)
+        wanted, registered = self._host.spec.virtual_functions, self._host.status.virtual_functions
+        devices = {
+            function_name(card, one.index): one.device for card, read in self._cards.items() for one in read.functions
+        }
+        places = (
+            FunctionPlace(
+                name=one.name,
+                pci=one.pci,
+                device=devices.get(one.name, ""),
+                vlan=wanted.get(one.name, VirtualFunctionSettings()).vlan or 0,
+            )
+            for one in registered
+        )
+        definition = with_function_places(vm.spec.definition, places)
         return _replace(vm, spec=_replace(vm.spec, definition=definition))
 
     # Settings
 
     async def _program(self, host: Hypervisor) -> None:
-        """Program what is wanted and was not programmed by this process yet, or has changed."""
+        """Program what is wanted and was not programmed by this process yet, or has changed, here or on the card."""
         places = {
             function_name(card, one.index): (card, one) for card, read in self._cards.items() for one in read.functions
         }
@@ -304,7 +321,31 @@ class FunctionReconciler:
             wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
             if self._programmed.get(one.name) != wanted:
                 await self._program_one(one.name, card, found.index, wanted)
+            else:
+                await self._program_again(one.name, card, found, wanted)
             await self._give_back(one, card, found)
+
+    async def _program_again(self, name: str, card: str, found: FoundFunction, wanted: VirtualFunctionSettings) -> None:
+        """Program what somebody else has changed on the card, as libvirt does when a guest starts and when it ends.
+
+        Once for each change: what a card shows otherwise all the same is told as what it refuses.
+        """
+        refused, shown = self._refused_fields.get(name, frozenset()), found.settings.given()
+        differs = {
+            field: shown[field]
+            for field, value in wanted.given().items()
+            if field in shown and field not in refused and shown[field] != value
+        }
+        if not differs:
+            if self._kept_by_card.pop(name, None) is not None and not refused:
+                self._refused.pop(name, None)
+        elif self._kept_by_card.get(name) != differs:
+            await self._program_one(name, card, found.index, wanted)
+            self._kept_by_card[name] = differs
+        else:
+            self._refused[name] = "; ".join(
+                f"{_wire(field)}: its card shows {value}" for field, value in sorted(differs.items())
+            )
 
     async def _program_one(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
         try:
@@ -313,6 +354,7 @@ class FunctionReconciler:
             self._refused[name] = error.message
             return
         self._programmed[name] = wanted
+        self._refused_fields[name] = frozenset(refused)
         why = "; ".join(f"{_wire(field)}: {told}" for field, told in sorted(refused.items()))
         if why:
             self._refused[name] = why
