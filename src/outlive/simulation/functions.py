@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -32,6 +33,9 @@ class SimCards(FunctionPort):
         """Functions that somebody has put into a guest: nothing of them can be read."""
         self.programmed: list[tuple[str, int, VirtualFunctionSettings]] = []
         """What was programmed since the boot, in this order."""
+        self.making = asyncio.Event()
+        """Cleared: making functions takes until it is set."""
+        self.making.set()
         self._machine = machine
         self._most = dict(most)
         self._boot = ""
@@ -58,6 +62,7 @@ class SimCards(FunctionPort):
 
     async def set_count(self, card: str, count: int, *, replace: bool) -> None:
         """As ``FunctionPort``."""
+        await self.making.wait()
         found = self._card(card)
         if count > found.most or (found.functions and not replace):
             raise Refused(f"{card} refuses to have {count} virtual functions")

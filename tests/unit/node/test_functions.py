@@ -8,6 +8,7 @@ from tests.support.node_worlds import assigned, at, condemn, faults, host_of, pl
 
 from outlive.resources import Fault, Hypervisor
 from outlive.resources.functions import FunctionNeed, VirtualFunctionSettings
+from outlive.resources.hosts import free_functions
 from outlive.resources.vms import MigrationPhase
 from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
@@ -199,6 +200,42 @@ def test_settings_are_programmed_at_every_start_and_at_every_change() -> None:
         await want(world, "kvm-1", eth0v1=VirtualFunctionSettings(vlan=9))
         await at(world, 40)
         assert cards.programmed[2:] == [("eth0", 1, VirtualFunctionSettings(vlan=9))]
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_vm_starts_only_once_its_host_has_made_its_functions_again_after_a_boot() -> None:
+    """The books are there from before, the function is not."""
+
+    async def story(world: World) -> None:
+        host = world.hosts["kvm-1"]
+        host.machine.unplug()
+        await world.clock.sleep(1)
+        host.cards.making.clear()
+        host.machine.plug()
+        await world.clock.sleep(60)
+        assert books(world, "kvm-1") == {"eth0v0": ("vm-1", "")}
+        assert world.running("vm-1") == ()
+        host.cards.making.set()
+        await world.clock.sleep(30)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    play(story, vms=(VM,), functions=CARDS, violations=True)
+
+
+def test_function_that_its_card_does_not_show_is_free_for_nobody_and_stays_its_vm_s() -> None:
+    """As after the card was given a smaller number of functions."""
+
+    async def story(world: World) -> None:
+        assert [one.name for one in free_functions(host_of(world))] == ["eth0v0", "eth0v1"]
+        await world.hosts["kvm-1"].cards.set_count("eth0", 0, replace=True)
+        await world.clock.sleep(30)
+        hidden = host_of(world).status.virtual_functions
+        assert [(one.missing, one.message) for one in hidden] == [(True, "its card does not show it")] * 2
+        assert [(one.name, one.owner) for one in free_functions(host_of(world))] == [("eth0v0", "vm-1")]
+        await world.hosts["kvm-1"].cards.set_count("eth0", 2, replace=True)
+        await world.clock.sleep(30)
+        assert not any(one.missing for one in host_of(world).status.virtual_functions)
 
     play(story, vms=(VM,), functions=CARDS)
 

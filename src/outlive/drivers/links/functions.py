@@ -143,6 +143,7 @@ def _function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
         index=index,
         pci=link.resolve().name if readable else None,
         device=device,
+        occupied=any((link / "net" / device).glob("upper_*")) if device else False,
         mac=str(said.get("mac", "")),
         mtu=_number(link / "net" / device / "mtu") if device else 0,
         settings=VirtualFunctionSettings(

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.natural import natural_key
 from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult
@@ -44,6 +44,8 @@ from outlive.resources.reasons import PlaceReason, Reason, reason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.store import compare_and_swap
 
+READY_S: Final = 10.0
+"""How long a start or a move waits for the functions to be made at once; it is tried again afterwards."""
 CONFLICTS: Final = 8
 """Writes of this host's record before one change is left to the next look."""
 HIDDEN: Final = "its card does not show it"
@@ -81,6 +83,9 @@ class FunctionReconciler:
         """Function → what its card showed instead of what was programmed when it was programmed again."""
         self._host: Hypervisor | None = None
         """This host's record as it was read last."""
+        self._ready = asyncio.Event()
+        """Set once cards were made and registered by this process: before, a VM would start on a function that the
+        boot of the host has taken away."""
         self._entered: object = None
         """How this host entered its membership when its books were last gone through from the start."""
         self._wake = asyncio.Event()
@@ -118,6 +123,7 @@ class FunctionReconciler:
         after = await self._write()
         if after is not None:
             self._host = after
+            self._ready.set()
             await self._program(after)
         self._report()
 
@@ -132,9 +138,8 @@ class FunctionReconciler:
             name = device.device
             try:
                 card = await self._port.read(name)
-                mine = {one.name: one for one in known if one.physical_function == name}
-                used = any(one.used_by or one.reserved_by for one in mine.values())
-                used = used or any(one.pci is None for one in card.functions)
+                booked = (one.used_by or one.reserved_by for one in known if one.physical_function == name)
+                used = any(booked) or any(one.pci is None or one.occupied for one in card.functions)
                 if len(card.functions) != device.count:
                     await self._port.set_count(name, device.count, replace=not used)
                 if card.mtu != device.mtu:
@@ -230,9 +235,7 @@ class FunctionReconciler:
             self._wrong[name] = f"{name} is in a guest already"
         kept = [_seen(before[name], found[name][1], self._refused.get(name, "")) for name in result.keep_vf]
         gone = {*result.keep_vf, *result.remove_vf}
-        hidden = [
-            _replace(one, message="its card does not show it") for name, one in before.items() if name not in gone
-        ]
+        hidden = [_replace(one, missing=True, message=HIDDEN) for name, one in before.items() if name not in gone]
         added = [_registered(name, *found[name]) for name in result.add_vf]
         return _replace(
             status,
@@ -263,6 +266,8 @@ class FunctionReconciler:
         """One operation on the record as it is now: this host's own compare-and-swap admits the VM."""
         if not vm.spec.functions:
             return None
+        if not await set_within(self._ready, READY_S):
+            raise Unavailable(f"the functions of the cards of {self._node.host} are not made yet", remedy="wait")
         why: Reason | None = None
 
         def change(found: Hypervisor | None) -> Hypervisor | None:
@@ -404,6 +409,7 @@ def _seen(one: VirtualFunction, found: FoundFunction, message: str) -> VirtualFu
         pci=found.pci or one.pci,
         mtu=found.mtu or one.mtu,
         settings=found.settings,
+        missing=False,
         message=message,
     )
 

@@ -18,6 +18,8 @@ class FoundFunction(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: it cannot be read."""
     device: str = ""
     """Its network device on this host; empty: it has none, such as while a guest has it."""
+    occupied: bool = False
+    """Whether another device of this host is on its network device, such as a guest's macvtap device."""
     mac: str = ""
     mtu: int = 0
     """0: not known."""
