@@ -101,9 +101,9 @@ class _Planner:
         self._vms = {vm.id: vm for vm in view.vms}
         self._free = dict(view.free)
         self._peers = Peers(view.groups)
-        self._given: dict[str, dict[str, str]] = {}
-        """Host → virtual function → VM that this plan sends there."""
         """Where the others of each VM's groups are, those included for whom this plan has found a place."""
+        self._booked: dict[str, dict[str, str]] = {}
+        """Host → virtual function → VM that this plan sends there."""
         self._targets: dict[str, str] = {}
         """VM → the host that all of its affinity group start on, where none of them is anywhere."""
 
@@ -337,7 +337,7 @@ class _Planner:
                 if number not in taken and self._judge(vm, usable[number].host).allowed:
                     found[at] = number
                     taken.add(number)
-                    self._put(vm, usable[number].host)
+                    self._place(vm, usable[number].host)
                     break
         return found
 
@@ -348,12 +348,12 @@ class _Planner:
         before it, is nowhere."""
         clashing: set[tuple[int, int]] = set()
         for vm in vms:
-            self._put(vm, "")
+            self._place(vm, "")
         for at, (vm, number) in enumerate(zip(vms, found, strict=True)):
             if number is None or not (vm.rules or vm.functions):
                 continue
             if self._judge(vm, usable[number].host).allowed:
-                self._put(vm, usable[number].host)
+                self._place(vm, usable[number].host)
             else:
                 clashing.add((at, number))
         return clashing
@@ -374,24 +374,24 @@ class _Planner:
 
     def _functions(self, host: str) -> tuple[FreeFunction, ...]:
         """The host's virtual functions, and who has them or is sent there by this plan."""
-        given = self._given.get(host, {})
+        booked = self._booked.get(host, {})
         return tuple(
-            msgspec.structs.replace(one, owner=one.owner or given.get(one.name, ""))
+            msgspec.structs.replace(one, owner=one.owner or booked.get(one.name, ""))
             for one in self._host(host).functions
         )
 
-    def _put(self, vm: AffectedVm, host: str) -> None:
+    def _place(self, vm: AffectedVm, host: str) -> None:
         """The plan sends the VM to this host and to no other; empty: to none."""
         self._peers.put(vm.id, vm.rules, (host,) if host else ())
         if not vm.functions:
             return
-        for functions in self._given.values():
+        for functions in self._booked.values():
             for name in [name for name, owner in functions.items() if owner == vm.id]:
                 del functions[name]
         for need in vm.functions if host else ():
             for one in self._host(host).functions:
                 if need.is_met_by(one.name, one.pci):
-                    self._given.setdefault(host, {})[one.name] = vm.id
+                    self._booked.setdefault(host, {})[one.name] = vm.id
 
     def _lost_place(self, vm: AffectedVm, host: str) -> str | None:
         """The place of one of its disks that the host does not reach."""
@@ -429,7 +429,7 @@ class _Planner:
         target = self._chosen(vm, vm.offers, homeless)
         if target is not None:
             against = self._judge(vm, target).against
-            self._put(vm, target)
+            self._place(vm, target)
             found = _action(vm, ActionKind.PLACE, PlanReason.PLACED, host=target, slots=self._why_no_slot(vm))
             return msgspec.structs.replace(found, against=against)
         if self._is_forgiven(vm):
@@ -462,7 +462,7 @@ class _Planner:
         return refused and vm.assigned not in vm.avoid and may_start
 
     def _asked_again(self, vm: AffectedVm) -> Action:
-        self._put(vm, vm.assigned)
+        self._place(vm, vm.assigned)
         return _action(vm, ActionKind.PLACE, PlanReason.ASKED_AGAIN, host=vm.assigned)
 
     def _roomy(self, vm: AffectedVm, offers: Sequence[str]) -> list[str]:

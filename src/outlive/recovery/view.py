@@ -33,6 +33,7 @@ from outlive.recovery.informers import (
     CONSUMER_INDEX,
     DELETED_INDEX,
     DELETED_KEY,
+    DESTINATION_INDEX,
     DOUBT_S,
     HOLDER_INDEX,
     MEMBER_INDEX,
@@ -58,6 +59,7 @@ from outlive.resources import (
     VirtualMachine,
 )
 from outlive.resources.cluster import CLUSTER, Disarmed, is_lost
+from outlive.resources.functions import FreeFunction
 from outlive.resources.hosts import HypervisorStatus, free_functions, is_only_emptied, lost_places, out_of_service
 from outlive.resources.memberships import RenewalSight
 from outlive.resources.policies import Limits, RecoveryLimits, limits_of
@@ -326,7 +328,7 @@ class RecoveryObserver:
             health=self._health(name, member, host),
             refuses=_refuses(host),
             lost_places=lost_places(host) if host is not None else (),
-            functions=free_functions(host) if host is not None else (),
+            functions=self._functions(host) if host is not None else (),
             drained=host is not None and is_only_emptied(host),
             unattended=name in unattended,
             awaited=name in awaited,
@@ -336,6 +338,20 @@ class RecoveryObserver:
             vcpu_milli=(host.status.allocation or Amounts()).cpu_milli if host is not None else 0,
             vms=host.status.num_instances if host is not None else 0,
         )
+
+    def _functions(self, host: Hypervisor) -> tuple[FreeFunction, ...]:
+        """Its virtual functions, and who has them by its own books, or gets them since it was assigned there or is on
+        its way there, though the host has not written it yet."""
+        found = free_functions(host)
+        for vm in self._informers.vms.by_index(DESTINATION_INDEX, host.name) if found else ():
+            for need in vm.spec.functions if vm.status.holders or rejection_of(vm) is None else ():
+                found = tuple(
+                    msgspec.structs.replace(one, owner=one.owner or vm.name)
+                    if need.is_met_by(one.name, one.pci)
+                    else one
+                    for one in found
+                )
+        return found
 
     def lives(self, name: str) -> bool:
         """Whether the host holds its membership, and renews it."""

@@ -18,7 +18,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -450,19 +450,21 @@ _PCI: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 def _functions(devices: ET.Element, ports: Iterable[DefinedPort]) -> list[FunctionNeed]:
     """An interface of type ``direct`` in mode ``passthrough`` has the whole device, one of type ``hostdev`` is a PCI
     device of the guest. libvirt accepts nothing but a virtual function for the second."""
-    found = []
-    for one, port in zip(devices.iterfind("interface"), ports, strict=True):
-        source, alias = one.find("source"), one.find("alias")
-        device = source.get("dev", "") if source is not None else ""
-        if one.get("type") == "direct" and source is not None and source.get("mode") == "passthrough":
-            if _FUNCTION.fullmatch(device):
-                found.append(FunctionNeed(name=device, mac=port.mac))
-        elif one.get("type") == "hostdev":
-            given = alias.get("name", "") if alias is not None else ""
-            name = given.removeprefix(NAMED_FUNCTION) if given.startswith(NAMED_FUNCTION) else ""
-            if source is not None and _PCI.fullmatch(pci := device_name(source, one)):
-                found.append(FunctionNeed(name=name, kind="hostdev", pci=pci, mac=port.mac))
-    return found
+    needs = (_function(one, port.mac) for one, port in zip(devices.iterfind("interface"), ports, strict=True))
+    return [need for need in needs if need is not None]
+
+
+def _function(interface: ET.Element, mac: str) -> FunctionNeed | None:
+    source, alias = interface.find("source"), interface.find("alias")
+    if source is None:
+        return None
+    device, named = source.get("dev", ""), alias.get("name", "") if alias is not None else ""
+    if interface.get("type") == "direct" and source.get("mode") == "passthrough" and _FUNCTION.fullmatch(device):
+        return FunctionNeed(name=device, mac=mac)
+    if interface.get("type") == "hostdev" and _PCI.fullmatch(pci := device_name(source, interface)):
+        name = named.removeprefix(NAMED_FUNCTION) if named.startswith(NAMED_FUNCTION) else ""
+        return FunctionNeed(name=name, kind="hostdev", pci=pci, mac=mac)
+    return None
 
 
 def made_mac(uuid: str, index: int) -> str:
@@ -499,12 +501,35 @@ def with_interface_ids(xml: str, ids: Mapping[int, str]) -> str:
     return ET.tostring(domain, encoding="unicode")
 
 
-def with_function_devices(xml: str, devices: Mapping[str, str]) -> str:
-    """The definition with other devices for virtual functions, by the name of the function."""
-    domain = tree(xml)
-    for source in domain.iterfind("devices/interface[@type='direct']/source"):
-        if (device := source.get("dev", "")) in devices:
-            source.set("dev", devices[device])
+class FunctionPlace(NamedTuple):
+    """A virtual function as its host has it."""
+
+    name: str
+    pci: str
+    device: str
+    """Its network device; empty: it has none."""
+    vlan: int
+    """VLAN that its host is to put its frames into; 0: whatever the definition says."""
+
+
+def with_function_places(xml: str, places: Iterable[FunctionPlace]) -> str:
+    """Return the definition with the devices and VLANs that its virtual functions have on one host.
+
+    libvirt takes a function out of its VLAN as a guest starts, unless the definition names one.
+    """
+    domain, there = tree(xml), tuple(places)
+    for interface in domain.iterfind("devices/interface"):
+        need = _function(interface, "")
+        place = next((one for one in there if need is not None and need.is_met_by(one.name, one.pci)), None)
+        source = interface.find("source")
+        if place is None or source is None:
+            continue
+        if interface.get("type") == "direct" and place.device:
+            source.set("dev", place.device)
+        if place.vlan:
+            for old in interface.findall("vlan"):
+                interface.remove(old)
+            ET.SubElement(ET.SubElement(interface, "vlan"), "tag", {"id": str(place.vlan)})
     return ET.tostring(domain, encoding="unicode")
 
 

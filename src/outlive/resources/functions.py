@@ -89,6 +89,8 @@ class VirtualFunction(Part, frozen=True, kw_only=True):
     """The VM that is on its way here and gets it; empty: none."""
     settings: VirtualFunctionSettings = VirtualFunctionSettings()
     """As its card has them."""
+    missing: bool = False
+    """Whether its card does not show it: no other VM gets it."""
     message: str = ""
     """What is wrong with it, such as a setting that its card refuses; empty: nothing."""
 

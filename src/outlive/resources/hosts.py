@@ -37,10 +37,12 @@ def observed_condition(host: Hypervisor) -> Condition | None:
 
 
 def free_functions(host: Hypervisor) -> tuple[FreeFunction, ...]:
-    """The virtual functions of the host, and who has each of them or gets it."""
+    """The virtual functions of the host, and who has each of them or gets it; without those that nobody has and that
+    their card does not show."""
     return tuple(
-        FreeFunction(name=one.name, pci=one.pci, owner=one.used_by or one.reserved_by)
+        FreeFunction(name=one.name, pci=one.pci, owner=owner)
         for one in host.status.virtual_functions
+        if (owner := one.used_by or one.reserved_by) or not one.missing
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -25,11 +26,16 @@ class SimCards(FunctionPort):
 
     def __init__(self, machine: Machine, most: Mapping[str, int]) -> None:
         self.refuses: set[str] = set()
-        """Settings that every card refuses, by field."""
+        """Settings that every card refuses, by field, …"""
+        self.ignores: set[str] = set()
+        """… and those that it takes and does not follow."""
         self.in_guests: set[tuple[str, int]] = set()
         """Functions that somebody has put into a guest: nothing of them can be read."""
         self.programmed: list[tuple[str, int, VirtualFunctionSettings]] = []
         """What was programmed since the boot, in this order."""
+        self.making = asyncio.Event()
+        """Cleared: making functions takes until it is set."""
+        self.making.set()
         self._machine = machine
         self._most = dict(most)
         self._boot = ""
@@ -56,6 +62,7 @@ class SimCards(FunctionPort):
 
     async def set_count(self, card: str, count: int, *, replace: bool) -> None:
         """As ``FunctionPort``."""
+        await self.making.wait()
         found = self._card(card)
         if count > found.most or (found.functions and not replace):
             raise Refused(f"{card} refuses to have {count} virtual functions")
@@ -72,6 +79,14 @@ class SimCards(FunctionPort):
         )
         self._cards[card] = _replace(found, functions=tuple(made))
 
+    def take_down(self, card: str) -> None:
+        """As somebody does it by hand."""
+        self._cards[card] = _replace(self._card(card), up=False)
+
+    async def bring_up(self, card: str) -> None:
+        """As ``FunctionPort``."""
+        self._cards[card] = _replace(self._card(card), up=True)
+
     async def set_mtu(self, card: str, mtu: int) -> None:
         """As ``FunctionPort``."""
         self._cards[card] = _replace(self._card(card), mtu=mtu)
@@ -82,11 +97,17 @@ class SimCards(FunctionPort):
 
     async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
         """As ``FunctionPort``."""
-        taken = {name: value for name, value in settings.given().items() if name not in self.refuses}
+        others = self.refuses | self.ignores
+        taken = {name: value for name, value in settings.given().items() if name not in others}
         before = self._card(card).functions[index].settings
         self._change(card, index, settings=_replace(before, **taken))
         self.programmed.append((card, index, settings))
         return {name: "Operation not supported" for name in settings.given() if name in self.refuses}
+
+    def lose_vlan(self, card: str, index: int) -> None:
+        """As libvirt does when it starts a guest whose definition names no VLAN."""
+        before = self._card(card).functions[index].settings
+        self._change(card, index, settings=_replace(before, vlan=0, vlan_qos=0))
 
     def _change(self, card: str, index: int, **changes: object) -> None:
         found = self._card(card)

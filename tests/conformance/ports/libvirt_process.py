@@ -52,6 +52,10 @@ class Served:
             elif name == "no_address":
                 self.driver.settings = msgspec.structs.replace(self.driver.settings, migration_address="")
                 value = None
+            elif name == "functions":
+                names = tuple(given["names"])
+                self.driver.functions = lambda: names
+                value = None
             elif name == "post_copy_stall":
                 self.driver.moves.post_copy_stall_s = given["seconds"]
                 value = None

@@ -131,3 +131,22 @@ def test_count_is_not_changed_while_a_function_is_in_use(card: str) -> None:
         assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
 
     play(story)
+
+
+def test_count_is_not_changed_while_a_device_of_somebody_else_is_on_a_function(card: str) -> None:
+    """As libvirt puts one on it for a guest."""
+    subprocess.run(["modprobe", "-a", "igbvf", "macvtap"], check=True)
+
+    async def story(world: World) -> None:
+        await world.daemon(SriovDevice(device=card, count=2)).look()
+        (device,) = Path("/sys/class/net", card, "device/virtfn0/net").iterdir()
+        subprocess.run(
+            ["ip", "link", "add", "link", device.name, "name", "tap0", "type", "macvtap", "mode", "passthru"], check=True
+        )
+        await world.daemon(SriovDevice(device=card, count=3)).look()
+        status = (await world.host()).status
+        assert len(status.virtual_functions) == 2
+        assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
+        subprocess.run(["ip", "link", "del", "tap0"], check=True)
+
+    play(story)

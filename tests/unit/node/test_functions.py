@@ -8,6 +8,7 @@ from tests.support.node_worlds import assigned, at, condemn, faults, host_of, pl
 
 from outlive.resources import Fault, Hypervisor
 from outlive.resources.functions import FunctionNeed, VirtualFunctionSettings
+from outlive.resources.hosts import free_functions
 from outlive.resources.vms import MigrationPhase
 from outlive.roles.node import NodeRole
 from outlive.simulation.spec import VmSpec
@@ -199,6 +200,84 @@ def test_settings_are_programmed_at_every_start_and_at_every_change() -> None:
         await want(world, "kvm-1", eth0v1=VirtualFunctionSettings(vlan=9))
         await at(world, 40)
         assert cards.programmed[2:] == [("eth0", 1, VirtualFunctionSettings(vlan=9))]
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_vm_starts_only_once_its_host_has_made_its_functions_again_after_a_boot() -> None:
+    """The books are there from before, the function is not."""
+
+    async def story(world: World) -> None:
+        host = world.hosts["kvm-1"]
+        host.machine.unplug()
+        await world.clock.sleep(1)
+        host.cards.making.clear()
+        host.machine.plug()
+        await world.clock.sleep(60)
+        assert books(world, "kvm-1") == {"eth0v0": ("vm-1", "")}
+        assert world.running("vm-1") == ()
+        host.cards.making.set()
+        await world.clock.sleep(30)
+        assert world.running("vm-1") == ("kvm-1",)
+
+    play(story, vms=(VM,), functions=CARDS, violations=True)
+
+
+def test_function_that_its_card_does_not_show_is_free_for_nobody_and_stays_its_vm_s() -> None:
+    """As after the card was given a smaller number of functions."""
+
+    async def story(world: World) -> None:
+        assert [one.name for one in free_functions(host_of(world))] == ["eth0v0", "eth0v1"]
+        await world.hosts["kvm-1"].cards.set_count("eth0", 0, replace=True)
+        await world.clock.sleep(30)
+        hidden = host_of(world).status.virtual_functions
+        assert [(one.missing, one.message) for one in hidden] == [(True, "its card does not show it")] * 2
+        assert [(one.name, one.owner) for one in free_functions(host_of(world))] == [("eth0v0", "vm-1")]
+        await world.hosts["kvm-1"].cards.set_count("eth0", 2, replace=True)
+        await world.clock.sleep(30)
+        assert not any(one.missing for one in host_of(world).status.virtual_functions)
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_settings_that_somebody_else_changes_on_a_card_are_programmed_again() -> None:
+    """As libvirt takes a function out of its VLAN when it starts a guest."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        await want(world, "kvm-1", eth0v0=VirtualFunctionSettings(vlan=7, vlan_qos=3))
+        await at(world, 10)
+        for moment_s in (30, 50):
+            cards.lose_vlan("eth0", 0)
+            await at(world, moment_s)
+            settings = host_of(world).status.virtual_functions[0].settings
+            assert (settings.vlan, settings.vlan_qos) == (7, 3)
+        assert len(cards.programmed) == 3
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_setting_that_a_card_takes_and_does_not_follow_is_told_and_programmed_twice_only() -> None:
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        cards.ignores.add("trust")
+        await want(world, "kvm-1", eth0v0=VirtualFunctionSettings(trust=True))
+        await at(world, 60)
+        assert len(cards.programmed) == 2
+        assert "eth0v0: trust: its card shows False" in message(world, "functions-refused.kvm-1")
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
+def test_card_that_is_down_is_brought_up() -> None:
+    """libvirt gives no function of it to a guest otherwise."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        await at(world, 10)
+        cards.take_down("eth0")
+        await at(world, 30)
+        assert (await cards.read("eth0")).up
 
     play(story, vms=(VM,), functions=CARDS)
 

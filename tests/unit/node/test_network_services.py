@@ -76,6 +76,13 @@ def test_ranges_are_those_of_the_families_that_have_dhcp(subnets: tuple[Subnet, 
     assert [one.partition("=")[2] for one in arguments if one.startswith("--dhcp-range")] == ranges
 
 
+def test_guests_are_given_the_mtu_of_their_network_also_where_they_do_not_ask_for_it() -> None:
+    blue = network()
+    arguments = dhcp_arguments(view_network(_replace(blue, status=_replace(blue.status, mtu=1450))), FILES)
+    assert "--dhcp-option-force=option:mtu,1450" in arguments
+    assert not any("mtu" in one for one in dhcp_arguments(view_network(blue), FILES))
+
+
 @pytest.mark.parametrize(
     ("changes", "restarts"),
     [

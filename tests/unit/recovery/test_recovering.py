@@ -19,9 +19,11 @@ from outlive.recovery.controller import SEARCHES
 from outlive.recovery.model import Action
 from outlive.resources import Cluster, Hypervisor, Membership, ObjectMeta
 from outlive.resources.cluster import Pause
+from outlive.resources.functions import FunctionNeed, VirtualFunction
 from outlive.runtime.tasks import OrderedTaskGroup
 
 Story = Callable[[RecoveryCloud], Awaitable[None]]
+_replace = msgspec.structs.replace
 
 
 def play(story: Story, **how: Any) -> None:
@@ -451,5 +453,31 @@ def test_vm_whose_place_cannot_be_worked_out_keeps_no_other_from_its_own(monkeyp
         monkeypatch.undo()
         await cloud.clock.sleep(30)
         assert (cloud.running["a"], list(cloud.faults.open)) == ({"h2"}, [])
+
+    play(story)
+
+
+def test_function_that_a_host_has_not_booked_yet_is_of_the_vm_that_was_sent_there_before() -> None:
+    """Two hosts die one after the other, and the host that takes their VMs writes its books late."""
+
+    async def story(cloud: RecoveryCloud) -> None:
+        await cloud.hosts("h1", "h2", "h3", "h4")
+        for host in ("h1", "h2", "h3", "h4"):
+            found = await cloud.memory.get(Hypervisor, host)
+            functions = (VirtualFunction(name="eth0v0", physical_function="eth0"),)
+            await cloud.memory.replace_status(
+                _replace(found, status=_replace(found.status, virtual_functions=functions))
+            )
+        for vm, host, other in (("a", "h1", "h4"), ("b", "h2", "h4")):
+            await cloud.vm(vm, host, functions=(FunctionNeed(name="eth0v0"),))
+            await cloud.slot(f"{vm}-first", "h3", {vm: host})
+            await cloud.slot(f"{vm}-other", other, {vm: host})
+        await cloud.clock.sleep(5)
+        await cloud.die("h1")
+        await cloud.clock.sleep(3)
+        first = await cloud.where("a")
+        await cloud.die("h2")
+        await cloud.clock.sleep(5)
+        assert sorted((first, await cloud.where("b"))) == ["h3", "h4"]
 
     play(story)

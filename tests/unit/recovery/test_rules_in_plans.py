@@ -236,3 +236,13 @@ def test_one_plan_sends_no_two_vms_to_the_same_function(in_slots: bool):
     slots = (slot("s1", "h1", "a"), slot("s2", "h1", "b")) if in_slots else ()
     found = where(with_functions(*vms, slots=slots, h1="", h4=""))
     assert sorted(found.values()) == ["h1", "h4"]
+
+
+def test_vms_that_need_one_function_and_have_a_slot_each_for_every_failure_all_start():
+    """They run on different hosts, so that as many hosts failed as there are VMs to be placed."""
+    names = ("a", "b", "c")
+    vms = tuple(lost(name, functions=(NIC,)) for name in names)
+    slots = tuple(slot(f"{name}{host}", host, name) for name in names for host in ("h1", "h2", "h3"))
+    found = where(with_functions(*vms, slots=slots, h1="", h2="", h3=""))
+    assert sorted(found) == list(names)
+    assert sorted(found.values()) == ["h1", "h2", "h3"]

@@ -13,7 +13,16 @@ from outlive.drivers.storage.disks import Disks, Unlocked
 from outlive.node.membership.states import MemberView, cut_off
 from outlive.node.vm.states import reach_of
 from outlive.resources import Amounts, ObjectMeta, VirtualMachine, VirtualMachineSpec
-from outlive.resources.definitions import Definition, completed, host_problem, made_mac, parse
+from outlive.resources.definitions import (
+    Definition,
+    FunctionPlace,
+    completed,
+    host_problem,
+    made_mac,
+    parse,
+    tree,
+    with_function_places,
+)
 from outlive.resources.memberships import Cut, MemberRecord
 from outlive.resources.vms import Holder
 
@@ -210,6 +219,28 @@ class TestVirtualFunctions:
         assert (need.name, need.kind, need.pci) == ("", "hostdev", "0000:01:10.2")
         (named,) = parse(definition(self.PASSED.format("<alias name='ua-eth0v2'/>"))).functions
         assert (named.name, named.pci) == ("eth0v2", "0000:01:10.2")
+
+    def test_definition_gets_the_device_and_the_vlan_that_a_function_has_on_its_host(self) -> None:
+        """libvirt takes a function out of its VLAN where the definition names none."""
+        direct = (
+            "<interface type='direct'><mac address='52:54:00:00:00:01'/>"
+            "<source dev='eth0v1' mode='passthrough'/>{}</interface>"
+        )
+        other = "<interface type='bridge'><mac address='52:54:00:00:00:03'/><source bridge='br0'/></interface>"
+        plain = definition(direct.format("<vlan><tag id='3'/></vlan>") + self.PASSED.format("") + other)
+        places = [
+            FunctionPlace(name="eth0v1", pci="0000:01:10.1", device="ens3", vlan=7),
+            FunctionPlace(name="eth0v2", pci="0000:01:10.2", device="ens4", vlan=9),
+        ]
+        first, second, third = tree(with_function_places(plain, places)).iterfind("devices/interface")
+        assert [one.get("dev") for one in first.iterfind("source")] == ["ens3"]
+        assert [one.get("dev") for one in second.iterfind("source")] == [None]
+        tags = [[tag.get("id") for tag in one.iterfind("vlan/tag")] for one in (first, second, third)]
+        assert tags == [["7"], ["9"], []]
+        places = [FunctionPlace(name="eth0v1", pci="0000:01:10.1", device="", vlan=0)]
+        first, *_ = tree(with_function_places(plain, places)).iterfind("devices/interface")
+        assert [tag.get("id") for tag in first.iterfind("vlan/tag")] == ["3"], "what the definition says"
+        assert [one.get("dev") for one in first.iterfind("source")] == ["eth0v1"]
 
     def test_vm_with_a_function_that_is_passed_through_is_moved_while_it_is_down(self) -> None:
         spec = VirtualMachineSpec(definition=definition(self.PASSED.format("")), migration_method="live")

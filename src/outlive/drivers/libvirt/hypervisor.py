@@ -45,6 +45,8 @@ FORGET_POLLS: Final = 250
 """Looks whether libvirt has forgotten a domain that was destroyed, …"""
 FORGET_S: Final = 0.02
 """… and how long between two."""
+START_DEVICES_S: Final = 2.0
+"""How long a guest that has arrived waits for libvirt to start its network devices."""
 STATUS_S: Final = 1.0
 """How long a QEMU may take to say what it is doing."""
 ASKED_AT_ONCE: Final = 16
@@ -100,7 +102,7 @@ class LibvirtHypervisor:
         self._scans = Scans(Processes(settings.slice, known=self.runs.processes()), float(settings.call_limit))
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._me = (os.getpid(), start_time(os.getpid()))
-        self.moves = Moves(self.runs, settings, self._me)
+        self.moves = Moves(self.runs, settings, self._me, self._start_devices)
         self._devices = Devices(self.service, settings, monitors)
         self._disks = DiskWatch(self.runs)
 
@@ -281,15 +283,15 @@ class LibvirtHypervisor:
     async def _create(self, run: Run, xml: str, incoming: MigrationSettings | None) -> None:
         flags = libvirt.VIR_DOMAIN_START_PAUSED if incoming is not None else 0
 
-        def begin(connection: libvirt.virConnect) -> Vnc | None:
+        def begin(connection: libvirt.virConnect) -> tuple[Vnc | None, bool]:
             check_paths(run.vm, xml, self._allowing())  # here, since a disk may hang
             self._make_places(run.vm)
             return _created(connection, xml, flags)
 
         try:
-            vnc = await self.service.call(begin, float(self.settings.create_limit))
-            if vnc is not None:
-                run = self.runs.change(run, vnc=vnc)
+            vnc, macvtap = await self.service.call(begin, float(self.settings.create_limit))
+            if vnc is not None or macvtap:
+                run = self.runs.change(run, vnc=vnc, macvtap=macvtap)
             if incoming is not None:
                 listens = await listen(self.runs, run, self.settings, incoming)
                 run = self.runs.change(run, listens=listens, post_copy=incoming.post_copy)
@@ -436,6 +438,19 @@ class LibvirtHypervisor:
 
     # Moving
 
+    async def _start_devices(self, vm: str) -> None:
+        """Have libvirt let the guest run, and start its macvtap devices before: libvirt makes them down, as they would
+        announce the guest's address here while it runs elsewhere. Without libvirt the guest runs, and is not heard."""
+
+        def resume(connection: libvirt.virConnect) -> None:
+            connection.lookupByName(vm).resume()
+
+        try:
+            await self.service.call(resume, START_DEVICES_S)
+        except (libvirt.libvirtError, OutliveError) as error:
+            why = text_of(error) if isinstance(error, libvirt.libvirtError) else error.message
+            _log.error("domain.devices_not_started", vm=vm, why=why)
+
     async def migrate(self, vm: str, target: str, *, listens: str, settings: MigrationSettings) -> None:
         """See ``HypervisorPort``."""
         await self.service.ask(_version)
@@ -486,12 +501,13 @@ async def _outlives(work: asyncio.Task[T]) -> T:
         raise
 
 
-def _created(connection: libvirt.virConnect, xml: str, flags: int) -> Vnc | None:
-    """Create the domain; where its screen is, which stays so for as long as it runs."""
+def _created(connection: libvirt.virConnect, xml: str, flags: int) -> tuple[Vnc | None, bool]:
+    """Create the domain; where its screen is, which stays so for as long as it runs, and whether it has macvtap."""
     domain = connection.createXML(xml, flags)
+    has_macvtap = ET.fromstring(xml).find("devices/interface[@type='direct']") is not None  # noqa: S314 - the driver's
     with contextlib.suppress(libvirt.libvirtError, ET.ParseError):
-        return screen(ET.fromstring(domain.XMLDesc(0)))  # noqa: S314 - libvirt's own
-    return None
+        return screen(ET.fromstring(domain.XMLDesc(0))), has_macvtap  # noqa: S314 - libvirt's own
+    return None, has_macvtap
 
 
 def _states(connection: libvirt.virConnect) -> dict[str, tuple[int, int]]:

@@ -23,6 +23,7 @@ import contextlib
 import ipaddress
 import math
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,7 +100,14 @@ async def listen(runs: Runs, run: Run, settings: LibvirtSettings, tuning: Migrat
 class Moves:
     """See the module."""
 
-    def __init__(self, runs: Runs, settings: LibvirtSettings, me: tuple[int, str]) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        settings: LibvirtSettings,
+        me: tuple[int, str],
+        start_devices: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """``start_devices``: have libvirt start the network devices of a VM whose guest has arrived, by its name."""
         self.outgoing: dict[str, _Move] = {}
         """By VM, what this process sends."""
         self.last: MigrationProgress | None = None
@@ -108,6 +116,7 @@ class Moves:
         self._runs = runs
         self._settings = settings
         self._me = me
+        self._start_devices = start_devices
         self._receiving: dict[str, asyncio.Task[None]] = {}
         self._paces: dict[str, Pace] = {}
         """By VM, of what is sent, whoever began that."""
@@ -177,6 +186,8 @@ class Moves:
                 await qmp.event(LOOK_S)
             if self._runs.moving(run.vm) is not None or self._runs.decide(run, "resumed") != "resumed":
                 return
+            if run.macvtap:
+                await self._start_devices(run.vm)
             await qmp("cont")  # again, where whoever decided it did not come to that
             self._runs.change(run, incoming=False)
             _log.info("domain.arrived", vm=run.vm, run_id=run.run_id)

@@ -53,6 +53,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     cpu_milli: int = 0
     memory_bytes: int = 0
     vnc: Vnc | None = None
+    macvtap: bool = False
+    """Whether it has macvtap devices, which libvirt leaves down until it lets the guest run itself."""
 
 
 class Sending(NamedTuple):

@@ -35,6 +35,8 @@ PASSED_THROUGH: Final = "vfio-pci"
 """Kernel driver of a device that is given to a guest."""
 WITH_FUNCTIONS: Final = 1
 """Mask by which the kernel tells of virtual functions as well."""
+UP: Final = 1
+"""Flag of a network device."""
 LINK_STATES: Final[tuple[LinkState, ...]] = ("auto", "enable", "disable")
 """As the kernel numbers them."""
 NOT_KNOWN: Final = 0xFFFF_FFFF
@@ -78,17 +80,13 @@ class CardFunctions(FunctionPort):
         """As ``FunctionPort``."""
         await self._call(lambda: _set_count(card, count, replace=replace), COUNT_S)
 
+    async def bring_up(self, card: str) -> None:
+        """As ``FunctionPort``."""
+        await self._call(lambda: _set_card(card, f"{card} does not come up", state="up"), CALL_S)
+
     async def set_mtu(self, card: str, mtu: int) -> None:
         """As ``FunctionPort``."""
-
-        def work() -> None:
-            with IPRoute() as netlink:
-                try:
-                    netlink.link("set", index=_index(netlink, card), mtu=mtu)
-                except NetlinkError as error:
-                    raise Refused(f"{card} refuses an MTU of {mtu}: {os.strerror(error.code)}") from None
-
-        await self._call(work, CALL_S)
+        await self._call(lambda: _set_card(card, f"{card} refuses an MTU of {mtu}", mtu=mtu), CALL_S)
 
     async def set_mac(self, card: str, index: int, mac: str) -> None:
         """As ``FunctionPort``."""
@@ -131,8 +129,9 @@ def _read(card: str) -> FoundCard:
     count = _number(folder / "device/sriov_numvfs")
     with IPRoute() as netlink:
         said = _functions(netlink, _index(netlink, card))
+    up = bool(int((folder / "flags").read_text(), 16) & UP)
     functions = tuple(_function(folder / f"device/virtfn{index}", index, said.get(index, {})) for index in range(count))
-    return FoundCard(most=total, mtu=_number(folder / "mtu"), functions=functions)
+    return FoundCard(most=total, mtu=_number(folder / "mtu"), functions=functions, up=up)
 
 
 def _function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
@@ -144,6 +143,7 @@ def _function(link: Path, index: int, said: Mapping[str, Any]) -> FoundFunction:
         index=index,
         pci=link.resolve().name if readable else None,
         device=device,
+        occupied=any((link / "net" / device).glob("upper_*")) if device else False,
         mac=str(said.get("mac", "")),
         mtu=_number(link / "net" / device / "mtu") if device else 0,
         settings=VirtualFunctionSettings(
@@ -207,6 +207,14 @@ def _order(netlink: IPRoute, device: int, order: dict[str, Any]) -> str:
     except NetlinkError as error:
         return os.strerror(error.code)
     return ""
+
+
+def _set_card(card: str, refusal: str, **order: Any) -> None:
+    with IPRoute() as netlink:
+        try:
+            netlink.link("set", index=_index(netlink, card), **order)
+        except NetlinkError as error:
+            raise Refused(f"{refusal}: {os.strerror(error.code)}") from None
 
 
 def _index(netlink: IPRoute, card: str) -> int:

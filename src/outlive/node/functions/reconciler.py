@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from outlive.base.deadline import set_within
-from outlive.base.errors import OutliveError
+from outlive.base.errors import OutliveError, Unavailable
 from outlive.base.logging import get_logger
 from outlive.base.natural import natural_key
 from outlive.node.functions.account import SRIOV_ACCOUNT, AccountCode, FunctionBooks, FunctionBooksResult
@@ -31,7 +31,7 @@ from outlive.node.ports.functions import FoundCard, FoundFunction, FunctionPort
 from outlive.node.vm.context import VmContext
 from outlive.placement.rules import function_refusal
 from outlive.resources import Hypervisor, ObjectRef, VirtualMachine
-from outlive.resources.definitions import with_function_devices
+from outlive.resources.definitions import FunctionPlace, with_function_places
 from outlive.resources.functions import (
     MTU_USUAL,
     PhysicalFunction,
@@ -44,6 +44,8 @@ from outlive.resources.reasons import PlaceReason, Reason, reason
 from outlive.resources.reasons.faults import FaultCode
 from outlive.store import compare_and_swap
 
+READY_S: Final = 10.0
+"""How long a start or a move waits for the functions to be made at once; it is tried again afterwards."""
 CONFLICTS: Final = 8
 """Writes of this host's record before one change is left to the next look."""
 HIDDEN: Final = "its card does not show it"
@@ -74,7 +76,16 @@ class FunctionReconciler:
         self._macs: dict[str, str] = {}
         """… and the MAC address that it was given back with."""
         self._refused: dict[str, str] = {}
-        """Function → what its card has refused."""
+        """Function → what its card has refused, in words, …"""
+        self._refused_fields: dict[str, frozenset[str]] = {}
+        """… and by field."""
+        self._kept_by_card: dict[str, dict[str, int | bool | str]] = {}
+        """Function → what its card showed instead of what was programmed when it was programmed again."""
+        self._host: Hypervisor | None = None
+        """This host's record as it was read last."""
+        self._ready = asyncio.Event()
+        """Set once cards were made and registered by this process: before, a VM would start on a function that the
+        boot of the host has taken away."""
         self._entered: object = None
         """How this host entered its membership when its books were last gone through from the start."""
         self._wake = asyncio.Event()
@@ -111,6 +122,8 @@ class FunctionReconciler:
             await self._read(device.device)
         after = await self._write()
         if after is not None:
+            self._host = after
+            self._ready.set()
             await self._program(after)
         self._report()
 
@@ -125,9 +138,8 @@ class FunctionReconciler:
             name = device.device
             try:
                 card = await self._port.read(name)
-                mine = {one.name: one for one in known if one.physical_function == name}
-                used = any(one.used_by or one.reserved_by for one in mine.values())
-                used = used or any(one.pci is None for one in card.functions)
+                booked = (one.used_by or one.reserved_by for one in known if one.physical_function == name)
+                used = any(booked) or any(one.pci is None or one.occupied for one in card.functions)
                 if len(card.functions) != device.count:
                     await self._port.set_count(name, device.count, replace=not used)
                 if card.mtu != device.mtu:
@@ -145,6 +157,9 @@ class FunctionReconciler:
     async def _read(self, card: str) -> None:
         try:
             self._cards[card] = await self._port.read(card)
+            if not self._cards[card].up:
+                await self._port.bring_up(card)
+                _log.info("functions.card_brought_up", host=self._node.host, card=card)
         except OutliveError as error:
             self._cards.pop(card, None)
             self._wrong.setdefault(card, error.message)
@@ -220,9 +235,7 @@ class FunctionReconciler:
             self._wrong[name] = f"{name} is in a guest already"
         kept = [_seen(before[name], found[name][1], self._refused.get(name, "")) for name in result.keep_vf]
         gone = {*result.keep_vf, *result.remove_vf}
-        hidden = [
-            _replace(one, message="its card does not show it") for name, one in before.items() if name not in gone
-        ]
+        hidden = [_replace(one, missing=True, message=HIDDEN) for name, one in before.items() if name not in gone]
         added = [_registered(name, *found[name]) for name in result.add_vf]
         return _replace(
             status,
@@ -253,6 +266,8 @@ class FunctionReconciler:
         """One operation on the record as it is now: this host's own compare-and-swap admits the VM."""
         if not vm.spec.functions:
             return None
+        if not await set_within(self._ready, READY_S):
+            raise Unavailable(f"the functions of the cards of {self._node.host} are not made yet", remedy="wait")
         why: Reason | None = None
 
         def change(found: Hypervisor | None) -> Hypervisor | None:
@@ -260,6 +275,7 @@ class FunctionReconciler:
             why = None
             if found is None:
                 return None
+            self._host = found
             books = self._books(found.status.virtual_functions)
             code = book(books, self._owner(vm))
             if code is not AccountCode.OK:
@@ -277,23 +293,29 @@ class FunctionReconciler:
         return why
 
     def plug(self, vm: VirtualMachine) -> VirtualMachine:
-        """The VM with the devices that its functions have on this host, where these have other names."""
-        names = {one.name for one in vm.spec.functions if one.kind == "direct"}
-        devices = {
-            name: one.device
-            for card, read in self._cards.items()
-            for one in read.functions
-            if one.device and (name := function_name(card, one.index)) in names and name != one.device
-        }
-        if not devices or not vm.spec.definition:
+        """Return the VM with the devices and VLANs that its functions have on this host."""
+        if not vm.spec.functions or not vm.spec.definition or self._host is None:
             return vm
-        definition = with_function_devices(vm.spec.definition, devices)
+        wanted, registered = self._host.spec.virtual_functions, self._host.status.virtual_functions
+        devices = {
+            function_name(card, one.index): one.device for card, read in self._cards.items() for one in read.functions
+        }
+        places = (
+            FunctionPlace(
+                name=one.name,
+                pci=one.pci,
+                device=devices.get(one.name, ""),
+                vlan=wanted.get(one.name, VirtualFunctionSettings()).vlan or 0,
+            )
+            for one in registered
+        )
+        definition = with_function_places(vm.spec.definition, places)
         return _replace(vm, spec=_replace(vm.spec, definition=definition))
 
     # Settings
 
     async def _program(self, host: Hypervisor) -> None:
-        """Program what is wanted and was not programmed by this process yet, or has changed."""
+        """Program what is wanted and was not programmed by this process yet, or has changed, here or on the card."""
         places = {
             function_name(card, one.index): (card, one) for card, read in self._cards.items() for one in read.functions
         }
@@ -304,7 +326,31 @@ class FunctionReconciler:
             wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
             if self._programmed.get(one.name) != wanted:
                 await self._program_one(one.name, card, found.index, wanted)
+            else:
+                await self._program_again(one.name, card, found, wanted)
             await self._give_back(one, card, found)
+
+    async def _program_again(self, name: str, card: str, found: FoundFunction, wanted: VirtualFunctionSettings) -> None:
+        """Program what somebody else has changed on the card, as libvirt does when a guest starts and when it ends.
+
+        Once for each change: what a card shows otherwise all the same is told as what it refuses.
+        """
+        refused, shown = self._refused_fields.get(name, frozenset()), found.settings.given()
+        differs = {
+            field: shown[field]
+            for field, value in wanted.given().items()
+            if field in shown and field not in refused and shown[field] != value
+        }
+        if not differs:
+            if self._kept_by_card.pop(name, None) is not None and not refused:
+                self._refused.pop(name, None)
+        elif self._kept_by_card.get(name) != differs:
+            await self._program_one(name, card, found.index, wanted)
+            self._kept_by_card[name] = differs
+        else:
+            self._refused[name] = "; ".join(
+                f"{_wire(field)}: its card shows {value}" for field, value in sorted(differs.items())
+            )
 
     async def _program_one(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
         try:
@@ -313,6 +359,7 @@ class FunctionReconciler:
             self._refused[name] = error.message
             return
         self._programmed[name] = wanted
+        self._refused_fields[name] = frozenset(refused)
         why = "; ".join(f"{_wire(field)}: {told}" for field, told in sorted(refused.items()))
         if why:
             self._refused[name] = why
@@ -362,6 +409,7 @@ def _seen(one: VirtualFunction, found: FoundFunction, message: str) -> VirtualFu
         pci=found.pci or one.pci,
         mtu=found.mtu or one.mtu,
         settings=found.settings,
+        missing=False,
         message=message,
     )
 

@@ -18,6 +18,8 @@ class FoundFunction(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: it cannot be read."""
     device: str = ""
     """Its network device on this host; empty: it has none, such as while a guest has it."""
+    occupied: bool = False
+    """Whether another device of this host is on its network device, such as a guest's macvtap device."""
     mac: str = ""
     mtu: int = 0
     """0: not known."""
@@ -32,6 +34,8 @@ class FoundCard(msgspec.Struct, frozen=True, kw_only=True):
     """Virtual functions that it can have; 0: none at all."""
     mtu: int
     functions: tuple[FoundFunction, ...] = ()
+    up: bool = True
+    """Whether it is up: of one that is down guests get no function."""
 
 
 class FunctionPort(Protocol):
@@ -51,6 +55,10 @@ class FunctionPort(Protocol):
         ``replace``: those that are there end first, as the caller has seen that none of them is used. ``Refused``
         where the device or its driver does not do that; then it has as many as before, or none.
         """
+        ...
+
+    async def bring_up(self, card: str) -> None:
+        """Have the device be up. ``Refused``, ``NotFound``."""
         ...
 
     async def set_mtu(self, card: str, mtu: int) -> None:

@@ -90,6 +90,8 @@ def dhcp_arguments(network: ServedNetwork, files: DhcpFiles) -> tuple[str, ...]:
     if v4 is not None and v4.dhcp:
         mask = ipaddress.ip_network(v4.cidr).netmask
         given += [f"--dhcp-option=option:ntp-server,{v4.gateway}"]
+        if network.mtu:  # also to guests that do not ask for it: what is larger does not get through the tunnels
+            given += [f"--dhcp-option-force=option:mtu,{network.mtu}"]
         given += [f"--dhcp-range={v4.start},{v4.end},{mask},{V4_LEASE}"]
     if v6 is not None and v6.dhcp:
         given += ["--enable-ra", f"--dhcp-option=option6:dns-server,[{v6.gateway}]"]

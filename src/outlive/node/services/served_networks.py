@@ -61,6 +61,8 @@ class ServedNetwork(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     v6: ServedSubnet | None = None
     reservations: tuple[DhcpReservation, ...] = ()
     rules: tuple[FirewallRule, ...] = ()
+    mtu: int = 0
+    """Largest packet in bytes that arrives; 0: the primary has not written it yet."""
 
     @property
     def bridge(self) -> str:
@@ -122,6 +124,7 @@ def view_network(network: VirtualNetwork) -> ServedNetwork:
         v6=v6,
         reservations=spec.reservations,
         rules=spec.rules,
+        mtu=network.status.mtu or 0,
     )
 
 
