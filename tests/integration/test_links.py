@@ -213,11 +213,11 @@ def test_a_change_that_cuts_the_host_off_from_its_store_is_undone_and_not_tried_
         host = OwnLinks(ONE, "node1", ReachableStore(inner, ONE, FAR), settings(**CUT_OFF))
         async with following(host):
             await host.start()
-            await host.links.look()
+            await host.links.check_links()
             assert state() == before
             assert "the store did not answer within 1 s of the change, so it was undone" in host.problem()
             changes = host.port.changes
-            await host.links.look()
+            await host.links.check_links()
             assert host.port.changes == changes
 
             await set_networks(inner, upstream={**CUTTING, "gateway": "", "floating": "10.92.0.251"})
@@ -239,7 +239,7 @@ def test_what_a_killed_daemon_had_changed_is_undone_by_the_next_one() -> None:
         killed = OwnLinks(ONE, "node1", ReachableStore(inner, ONE, FAR), settings(**CUT_OFF))
         async with following(killed):
             await killed.start()
-            looking = asyncio.ensure_future(killed.links.look())
+            looking = asyncio.ensure_future(killed.links.check_links())
             await until(lambda: "brupstream" in devices(ONE) and "10.92.0.99" in inside(ONE, "ip", "route"))
             looking.cancel()
             await asyncio.wait((looking,))
@@ -248,7 +248,7 @@ def test_what_a_killed_daemon_had_changed_is_undone_by_the_next_one() -> None:
         async with following(following_daemon):
             await following_daemon.start()
             assert state() == before
-            await following_daemon.links.look()
+            await following_daemon.links.check_links()
             assert state() == before
             assert "the daemon ended before the store had answered" in following_daemon.problem()
 
@@ -270,7 +270,7 @@ def test_a_host_that_boots_gets_its_addresses_back_before_it_reaches_the_store()
         async with following(again):
             assert not pings(ONE, "10.91.0.99")
             await again.start()
-            await again.links.look()
+            await again.links.check_links()
             assert addresses(ONE, "brcluster") == ["10.91.0.5/24"]
             assert pings(ONE, "10.91.0.99")
 
@@ -296,7 +296,7 @@ def test_what_cannot_be_is_told_by_name_and_all_else_is_served() -> None:
                 "green": "this host has no device for bridged networks (set links.bridgeDevice in node.yaml)"
             }
             await set_networks(store, cluster=CLUSTER_NET, storage={"cidr": "10.93.0.0/24", "floating": "10.93.0.9"})
-            await host.links.look()
+            await host.links.check_links()
             assert "storage: there is no device eth7" in host.problem()
 
     with switched(ONE):
@@ -328,7 +328,7 @@ def test_a_daemon_makes_its_links_before_it_has_joined_and_the_primary_writes_mt
         assert (found.addresses, found.bridge_of) == ({"cluster": "10.91.0.4"}, {"cluster": "brcluster"})
         traffic = role.daemon.shared.traffic
         assert traffic is not None
-        await traffic.look()
+        await traffic.count_once()
         assert traffic.rates()["eth0"].state == "up"
         for task in tasks:
             task.cancel()

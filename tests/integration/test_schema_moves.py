@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -18,15 +19,16 @@ from outlive.base.clock import SystemClock
 from outlive.base.errors import Refused, Unavailable
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
-from outlive.resources import Flavor, FlavorSpec, MemberRecord, Membership, ObjectMeta, VirtualMachine
+from outlive.resources import HOST_LABEL, Flavor, FlavorSpec, MemberRecord, Membership, ObjectMeta, VirtualMachine
 from outlive.store import Delete, Reset, Synced, Upsert
 from outlive.store.schema.state import SchemaMove, SchemaState, encode_state
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperStore
-from outlive.store.zookeeper.layout import SCHEMA_PATH
+from outlive.store.zookeeper.layout import SCHEMA_PATH, is_entry
 from outlive.store.zookeeper.locks import StoreLock
+from outlive.store.zookeeper.log import KEPT_OF_HOST, TRIM_EVERY
 from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.schema_view import SchemaView
-from outlive.store.zookeeper.tree_file import dump_tree, restore_tree
+from outlive.store.zookeeper.tree_file import TreeFile, dump_tree, restore_tree
 from outlive.store.zookeeper.tree_move import TreeMover
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
@@ -270,6 +272,62 @@ async def test_a_tree_is_put_back_from_a_file_and_only_into_its_own_schema() -> 
         await mover(store.client).run(2)
         with pytest.raises(Refused, match="schema 1, and the tree of 2"):
             await restore_tree(store, found)
+
+
+@on_servers
+async def test_writers_and_observers_go_on_in_another_ensemble_that_has_the_tree_from_a_file() -> None:
+    """Its server has counted neither the entries of logs nor the transactions that objects name as their versions."""
+    async with filled(0) as store:
+        made = await store.create(VirtualMachine(metadata=ObjectMeta(name="vm-1", labels={HOST_LABEL: "kvm-1"})))
+        for number in range(2 * KEPT_OF_HOST + TRIM_EVERY):
+            made = await store.replace(labelled(made, number))
+        await mover(store.client).run(2)
+        await mover(store.client).run(1)
+        found = await dump_tree(store, clock=CLOCK)
+        old = {path: data for path, data in (await dump(store.client)).items() if is_entry(path)}
+        old |= {
+            path: b"@" + b"9" * 12 + b"\n" + data
+            for path, data in (await dump(store.client)).items()
+            if "vm-1," in path
+        }
+        for file in (found, with_nodes(found, old)):
+            other = store_on(shared_ensemble().new_chroot())
+            await other.prepare()
+            await restore_tree(other, file)
+            vm = await other.get(VirtualMachine, "vm-1")
+            assert int(vm.metadata.resource_version) < 10**11
+            assert not [path for path in await dump(other.client) if is_entry(path)]
+            for number in range(3 * KEPT_OF_HOST):
+                vm = await other.replace(labelled(vm, number))
+            await other.close()
+
+
+def labelled(vm: VirtualMachine, number: int) -> VirtualMachine:
+    meta = replace(vm.metadata, annotations={"number": str(number)})
+    return replace(vm, metadata=meta)
+
+
+def with_nodes(file: TreeFile, more: dict[str, bytes]) -> TreeFile:
+    """A file as an older version has written it."""
+    return replace(file, nodes=file.nodes | {path: base64.b64encode(data).decode() for path, data in more.items()})
+
+
+@on_servers
+async def test_a_store_is_not_prepared_while_its_tree_moves() -> None:
+    async with filled(0) as store:
+        await store.client.ensure("/schema/locks")
+        lock = StoreLock(store.client, "/schema/locks", owner="mover", shared=False, clock=CLOCK)
+        assert (await lock.acquire(1.0)).result == "acquired"
+        preparing = asyncio.create_task(store_on(store.client.access).prepare())
+        await asyncio.sleep(0.3)
+        assert not preparing.done(), "who moves the tree has the lock"
+        moving = SchemaMove(to=2, target=2, by="mover", since=LONG_AGO)
+        await store.client.commit([put(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=moving)))])
+        before = await dump(store.client)
+        await lock.release()
+        with pytest.raises(Unavailable, match="is being changed"):
+            await preparing
+        assert {**await dump(store.client)}.keys() <= before.keys()
 
 
 @on_servers

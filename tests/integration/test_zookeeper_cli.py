@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import yaml
 from lab.zookeeper import free_ports
 from msgspec.structs import replace
 from tests.conformance.objects import election, vm, with_project
-from tests.support.command import outlive, spawned
+from tests.support.command import Result, outlive, spawned, up
+from tests.support.hosts import Host
 from tests.support.loops import run_real
 from tests.support.zookeeper import (
     TestEnsemble,
@@ -25,8 +27,11 @@ from tests.support.zookeeper import (
     zookeeper_store,
 )
 
+from outlive.base.clock import SystemClock
 from outlive.base.errors import Forbidden, Unavailable
+from outlive.drivers.zookeeper import ZnodeKeys
 from outlive.resources import KINDS, Cluster, Election, Membership, ObjectMeta, Secret, VirtualMachine
+from outlive.resources.cluster import CLUSTER
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
 from outlive.store.zookeeper.requests import put
@@ -60,6 +65,80 @@ def test_two_controllers_share_keys_and_objects_and_commands_reach_the_ensemble_
         done = outlive("restored", *direct, "--yes")
         assert done.code == 0
         assert f"no more {before}" in done.err + done.out
+
+
+def test_a_cluster_of_outlive_up_goes_on_on_an_ensemble_and_its_host_finds_it(tmp_path: Path) -> None:
+    state, access = tmp_path / "state", shared_ensemble().new_chroot()
+    file = access_file(tmp_path / "zookeeper.yaml", access)
+    target = ("--store", "zookeeper", "--zookeeper", file)
+
+    def migrate() -> Result:
+        return outlive("migrate-store", "--yes", "--state-dir", state, *target)
+
+    with up(state) as running:
+        host = Host(tmp_path / "h1", "h1", running.url, state / "token").start().ready()
+        assert migrate().code == 5, "the server runs"
+        assert outlive("disarm", "--cluster", "--mode", "freeze", "--state-dir", state).code == 0
+    assert "outlive zookeeper init" in migrate().line, "there is no store yet"
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+    done = migrate()
+    assert done.code == 0, done.err
+    assert "systemctl enable --now outlive-controller" in done.out
+    assert migrate().out == done.out, "repeating it changes nothing"
+    assert outlive("schema", "status", *target).code == 0
+    with closing(host), running_controller(tmp_path / "one", file) as controller:
+        refused = spawned("up", "--state-dir", state, "--listen", "127.0.0.1:0")
+        assert f"moved to {access.place}" in refused.lines[-1]
+        for name in ("ca.pem", "ca.key", "cluster-key", "token"):
+            assert (tmp_path / "one" / name).read_bytes() == (state / name).read_bytes(), name
+
+        async def story() -> None:
+            store = zookeeper_store(access)
+            try:
+                cluster = await store.get(Cluster, CLUSTER)
+                assert cluster.status.pause is not None, "its host has not spoken yet"
+                host.close()
+                host.sections["server"]["url"] = controller.url
+                host.configure()
+                host.start()
+                await asyncio.to_thread(host.ready)
+                async with asyncio.timeout(30.0):
+                    while (await store.get(Cluster, CLUSTER)).status.pause is not None:  # noqa: ASYNC110 - a store
+                        await asyncio.sleep(0.1)
+                member = (await store.get(Membership, "h1")).record
+                assert (member.state, member.incarnation) == ("Held", cluster.status.store_incarnation)
+                assert member.epoch == 2
+            finally:
+                await store.close()
+
+        run_real(story())
+
+
+def test_no_controller_starts_on_half_of_a_cluster_that_is_moved_and_no_other_takes_its_place(tmp_path: Path) -> None:
+    state, access = tmp_path / "state", shared_ensemble().new_chroot()
+    file = access_file(tmp_path / "zookeeper.yaml", access)
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+    with up(state), up(tmp_path / "other"):
+        pass
+    files = tuple(one.name for one in state.iterdir() if one.name in ("ca.pem", "ca.key", "cluster-key", "token"))
+
+    async def begin(source: str) -> None:
+        store = zookeeper_store(access)
+        try:
+            await ZnodeKeys(store, SystemClock()).begin_move(state, files, source=source, incarnation="new")
+        finally:
+            await store.close()
+
+    run_real(begin("a-store"))
+    waiting = spawned("controller", "--store", "zookeeper", "--zookeeper", file, "--state-dir", tmp_path / "one")
+    assert waiting.code == 1
+    assert "a cluster is being moved here" in waiting.lines[-1]
+    other = outlive(
+        "migrate-store", "--yes", "--state-dir", tmp_path / "other", "--store", "zookeeper", "--zookeeper", file
+    )
+    assert other.code == 1
+    assert "controllers of another cluster have run there" in other.line
+    assert not (tmp_path / "other" / "moved.json").exists(), "outlive up goes on with it"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class OwnLinks:
         """Looks until nothing is changed any more; how many that took."""
         for number in range(1, 9):
             ops = self.port.changes
-            await self.links.look()
+            await self.links.check_links()
             if self.port.changes == ops:
                 return number
         raise AssertionError(f"the links do not settle: {self.problem()}")

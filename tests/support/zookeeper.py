@@ -78,7 +78,8 @@ def zookeeper_store(access: ZooKeeperAccess, seed: int = 1, clock: Clock | None 
 
 def access_file(path: Path, access: ZooKeeperAccess) -> Path:
     """The access as a file, such as commands read."""
-    document: dict[str, object] = {"servers": list(access.servers), "chroot": access.chroot, "sessionS": 4.0}
+    document: dict[str, object] = {"servers": list(access.servers), "chroot": access.chroot}
+    document["sessionS"] = access.session_s
     if access.user:
         document |= {"user": access.user, "password": access.password}
     if access.tls is not None:

@@ -1,14 +1,15 @@
-"""``outlive migrate-store``: the cluster of a state directory goes on, on a Kubernetes API server.
+"""``outlive migrate-store``: the cluster of a state directory goes on, on an API server or an ensemble of ZooKeeper.
 
 The server is stopped. Everything is checked before anything is written; then the keys are shared, withheld from
-controllers, the directory is marked, and all objects are written and read back (docs/operating/kubernetes.md#move).
+controllers, the directory is marked, and all objects are written and read back (docs/operating/kubernetes.md#move,
+docs/operating/zookeeper.md#move).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -16,10 +17,18 @@ from outlive.api.config import AUTHORITY_FILE, TOKEN_FILE
 from outlive.base.clock import SystemClock, as_datetime
 from outlive.base.errors import BadInput, NotFound, Refused
 from outlive.base.ids import SystemIds
-from outlive.base.random import system_random
-from outlive.cli.access import default_state_dir
+from outlive.cli.access import StoreKind, default_state_dir
 from outlive.cli.arguments import Yes
-from outlive.cli.controller import NAMESPACE, Context, Kubeconfig, Namespace
+from outlive.cli.controller import (
+    NAMESPACE,
+    Context,
+    Kubeconfig,
+    Namespace,
+    SharedStore,
+    ZooKeeperFile,
+    kubernetes_store,
+    zookeeper_store,
+)
 from outlive.cli.output import Report, progress
 from outlive.cli.questions import ask
 
@@ -27,9 +36,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from outlive.cli.tables import TextTable
+    from outlive.drivers.shared_keys import SharedKeys
     from outlive.resources import Resource
     from outlive.store.kubernetes import KubernetesStore
     from outlive.store.sqlite.moved import MovedStore
+    from outlive.store.zookeeper import ZooKeeperStore
+
+
+class _Target(NamedTuple):
+    """Where the cluster goes."""
+
+    store: KubernetesStore | ZooKeeperStore
+    keys: SharedKeys
+    server: str
+    namespace: str
+    """Of the Secret with the keys; empty on ZooKeeper."""
 
 
 async def migrate_store(
@@ -38,18 +59,20 @@ async def migrate_store(
         Path | None,
         typer.Option("--state-dir", metavar="DIR", envvar="OUTLIVE_STATE_DIR", help="What outlive up ran on."),
     ] = None,
+    store: SharedStore = StoreKind.KUBERNETES,
     kubeconfig: Kubeconfig = "",
     context: Context = "",
     namespace: Namespace = NAMESPACE,
+    zookeeper: ZooKeeperFile = "",
     yes: Yes = False,
 ) -> None:
-    """Move a cluster from its state directory to a Kubernetes API server. No VM is touched.
+    """Move a cluster from its state directory to an API server or an ensemble of ZooKeeper. No VM is touched.
 
     Stop outlive up before. From the first write on it refuses the directory. Repeat the command if it is interrupted.
     The cluster is paused there until its hosts have registered what they run.
     """
-    from outlive.drivers.kubernetes.store_move import check_at_rest, check_target, read_objects
-    from outlive.store.kubernetes import KubernetesStore, cluster_access
+    from outlive.drivers.store_move import check_at_rest, check_target, read_objects
+    from outlive.store.kubernetes import KubernetesStore
     from outlive.store.kubernetes.served import check_kinds_served
     from outlive.store.sqlite.exchange import finish_interrupted
     from outlive.store.sqlite.moved import MovedStore, read_moved
@@ -58,54 +81,68 @@ async def migrate_store(
     directory = state_dir if state_dir is not None else default_state_dir()
     if not (directory / DATABASE_FILE).exists():
         raise NotFound("no store here", place=str(directory), remedy="name the directory of outlive up by --state-dir")
-    access = cluster_access(kubeconfig, context)
-    target = KubernetesStore(access, clock=SystemClock(), random=system_random())
+    target = _open_target(store, kubeconfig, context, namespace, zookeeper)
     source = None
     try:
         finish_interrupted(directory)
         source = await SqliteStore.open(directory, clock=SystemClock(), ids=SystemIds())
+        note = MovedStore(
+            server=target.server,
+            namespace=target.namespace,
+            source=source.incarnation,
+            at=as_datetime(SystemClock().now()),
+        )
         moved = read_moved(directory)
-        if moved is not None and (moved.server, moved.namespace) != (access.server, namespace):
+        if moved is not None and moved.place != note.place:
             raise Refused(
-                f"it is being moved, or was moved, to {moved.server}, namespace {moved.namespace}",
+                f"it is being moved, or was moved, to {moved.place}",
                 place=str(directory),
                 remedy="move it there, or go back first: docs/operating/kubernetes.md#back",
             )
         objects = await read_objects(source)
         check_at_rest(objects)
-        await check_kinds_served(target)
+        if isinstance(target.store, KubernetesStore):
+            await check_kinds_served(target.store)
         if moved is None:
-            check_target(await read_objects(target), ())
-            ask(f"{len(objects)} objects are moved to {access.server}, and nothing runs here any more. Go on?", yes)
-        note = moved or MovedStore(
-            server=access.server, namespace=namespace, source=source.incarnation, at=as_datetime(SystemClock().now())
-        )
-        counts = await _move(target, directory, note, objects)
+            check_target(await read_objects(target.store), ())
+            ask(f"{len(objects)} objects are moved to {target.server}, and nothing runs here any more. Go on?", yes)
+        counts = await _move(target, directory, moved or note, objects)
     finally:
         if source is not None:
             await source.close()
-        await target.close()
-    document = {"server": access.server, "namespace": namespace, "moved": dict(sorted(counts.items()))}
-    output.show(document, lambda: [_table(counts), *_steps(directory, access.server, namespace)])
+        await target.store.close()
+    document = {"server": target.server, "namespace": target.namespace, "moved": dict(sorted(counts.items()))}
+    steps = _steps_on_kubernetes if target.namespace else _steps_on_zookeeper
+    output.show(document, lambda: [_table(counts), *_numbered(directory, target.server, steps(directory, target))])
 
 
-async def _move(
-    target: KubernetesStore, directory: Path, note: MovedStore, objects: Sequence[Resource]
-) -> Counter[str]:
+def _open_target(store: StoreKind, kubeconfig: str, context: str, namespace: str, zookeeper: str) -> _Target:
+    from outlive.drivers.kubernetes.shared_keys import SecretKeys
+    from outlive.drivers.zookeeper import ZnodeKeys
+    from outlive.store.kubernetes import cluster_access
+
+    if store is StoreKind.ZOOKEEPER:
+        ensemble = zookeeper_store(zookeeper)
+        return _Target(ensemble, ZnodeKeys(ensemble, SystemClock()), ensemble.client.access.place, "")
+    cluster = kubernetes_store(store, kubeconfig, context)
+    server = cluster_access(kubeconfig, context).server
+    return _Target(cluster, SecretKeys(cluster, namespace), server, namespace)
+
+
+async def _move(target: _Target, directory: Path, note: MovedStore, objects: Sequence[Resource]) -> Counter[str]:
     """Share the keys, mark the directory, move the objects, and let the controllers begin."""
-    from outlive.drivers.kubernetes.shared_keys import begin_move, end_move
-    from outlive.drivers.kubernetes.store_move import move_objects
+    from outlive.drivers.store_move import move_objects
     from outlive.store.sqlite.moved import write_moved
 
     files = _keys(directory, objects)
     new = SystemIds().uuid()
-    move = await begin_move(target, note.namespace, directory, files, source=note.source, incarnation=new)
+    move = await target.keys.begin_move(directory, files, source=note.source, incarnation=new)
     if move.over:
         return Counter(one.kind() for one in objects)
     write_moved(directory, note)
     with progress("moving objects", len(objects)) as bar:
-        counts = await move_objects(objects, target, move, SystemClock(), bar.at)
-    await end_move(target, note.namespace, note.source)
+        counts = await move_objects(objects, target.store, move, SystemClock(), bar.at)
+    await target.keys.end_move(note.source)
     return counts
 
 
@@ -141,17 +178,38 @@ def _table(counts: Counter[str]) -> TextTable:
     return TextTable(("KIND", "OBJECTS"), (*rows, ("all", str(counts.total()))), numbers=frozenset({"OBJECTS"}))
 
 
-def _steps(directory: Path, server: str, namespace: str) -> list[str]:
-    steps = [
+def _steps_on_kubernetes(directory: Path, target: _Target) -> list[str]:
+    return [
         f"put what {directory}/outlive.yaml says into deploy/kubernetes/outlive.yaml; api.names has every name and "
         "address at which hosts look for the server",
         "start the controllers: replicas: 2 in deploy/kubernetes/controller.yaml, kubectl apply -k deploy/kubernetes",
         "have the server's address lead to them, or write theirs into server.url of each host's "
         "/etc/outlive/node.yaml and restart outlive node there; VMs run on",
-        "wait until outlive status does not say any more that the cluster is paused; a host that is lost for good: "
-        "outlive restore --confirm HOST",
-        "outlive arm --cluster",
-        f"back up etcd, and Secret {namespace}/outlive-keys apart from it",
+        *_LAST_STEPS,
+        f"back up etcd, and Secret {target.namespace}/outlive-keys apart from it",
     ]
+
+
+def _steps_on_zookeeper(directory: Path, target: _Target) -> list[str]:
+    return [
+        f"put what {directory}/outlive.yaml says into /etc/outlive/outlive.yaml of each machine with a controller; "
+        "api.names has every name and address at which hosts look for the server",
+        "start the controllers there: systemctl enable --now outlive-controller",
+        f"copy {directory}/cluster-key to server.keyFile of each coordinator, and write server.store: zookeeper into "
+        "its /etc/outlive/node.yaml; on the other hosts the addresses of all controllers into server.url; restart "
+        "outlive node there; VMs run on",
+        *_LAST_STEPS,
+        "back up the ensemble: docs/operating/zookeeper.md#backup",
+    ]
+
+
+_LAST_STEPS: Final = (
+    "wait until outlive status does not say any more that the cluster is paused; a host that is lost for good: "
+    "outlive restore --confirm HOST",
+    "outlive arm --cluster",
+)
+
+
+def _numbered(directory: Path, server: str, steps: list[str]) -> list[str]:
     lines = [f"All objects are on {server}; outlive up refuses {directory} from now on. Now, in this order:"]
     return [*lines, *(f"{number}. {step}" for number, step in enumerate(steps, 1))]

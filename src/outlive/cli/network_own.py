@@ -90,7 +90,7 @@ async def add_network(
     dhcp6: Dhcp6 = None,
 ) -> None:
     """Create a network that hosts make themselves."""
-    given = _given(mtu, domain, name_servers, (ipv4, gateway4, dhcp4), (ipv6, gateway6, dhcp6))
+    given = _collect_changes(mtu, domain, name_servers, (ipv4, gateway4, dhcp4), (ipv6, gateway6, dhcp6))
     spec = change_network(VirtualNetworkSpec(type=kind.value, vni=vni), given)
     made = completed_network(VirtualNetwork(metadata=ObjectMeta(name=network), spec=spec))
     async with access.open(write=True) as store:
@@ -98,7 +98,7 @@ async def add_network(
             raise AlreadyExists(f"there is a network {network} already", remedy="outlive network modify changes it")
         await _check(store, made)
         await store.create(made)
-    write(f"network {network} created: {_words(made)}\n")
+    write(f"network {network} created: {_describe(made)}\n")
 
 
 @command(app, "modify")
@@ -117,11 +117,11 @@ async def modify_network(
     dhcp6: Dhcp6 = None,
 ) -> None:
     """Change what is given of a network; all else stays."""
-    given = _given(mtu, domain, name_servers, (ipv4, gateway4, dhcp4), (ipv6, gateway6, dhcp6)) | {"vni": vni}
+    given = _collect_changes(mtu, domain, name_servers, (ipv4, gateway4, dhcp4), (ipv6, gateway6, dhcp6)) | {"vni": vni}
     if all(value is None for value in given.values()):
         raise BadInput(f"nothing of network {network} is to be changed", remedy="give an option: --help shows them")
     changed = await _change(access, network, lambda spec: change_network(spec, given))
-    write(f"network {network} changed: {_words(changed)}\n")
+    write(f"network {network} changed: {_describe(changed)}\n")
 
 
 @command(app, "remove")
@@ -228,7 +228,7 @@ async def list_dhcp(access: Access, output: Output, network: NetworkName) -> Non
     output.show(shown, lambda: [table(("Kind", "MAC", "Address", "Hostname", "Expires"), rows)])
 
 
-def _given(
+def _collect_changes(
     mtu: int | None,
     domain: str | None,
     name_servers: list[str] | None,
@@ -256,7 +256,7 @@ async def _change(
 
         def changed(found: VirtualNetwork | None) -> VirtualNetwork:
             if found is None:
-                raise _missing(name)
+                raise _missing_network(name)
             new = completed_network(msgspec.structs.replace(found, spec=change(found.spec)))
             _check_all(new, others, cluster)
             return new
@@ -281,15 +281,15 @@ def _check_all(network: VirtualNetwork, others: list[VirtualNetwork], cluster: C
 async def _find(store: Store, name: str) -> VirtualNetwork:
     found = await read(store, VirtualNetwork, name)
     if found is None:
-        raise _missing(name)
+        raise _missing_network(name)
     return found
 
 
-def _missing(name: str) -> NotFound:
+def _missing_network(name: str) -> NotFound:
     return NotFound(f"there is no network {name!r}", remedy="outlive network list shows those that there are")
 
 
-def _words(network: VirtualNetwork) -> str:
+def _describe(network: VirtualNetwork) -> str:
     spec = network.spec
     subnets = "".join(f", {one.cidr}" + (f" by {one.gateway}" if one.gateway else "") for one in spec.subnets)
     return f"{spec.type}, VNI {spec.vni}{subnets}"

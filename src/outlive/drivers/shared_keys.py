@@ -21,6 +21,16 @@ class SharedToken(msgspec.Struct, frozen=True, kw_only=True):
     """Of what has it."""
 
 
+class StoreMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of objects from another store to this one."""
+
+    incarnation: str
+    """That the store has afterwards."""
+    since: datetime
+    over: bool
+    """Whether all objects have been moved, and controllers may have run since."""
+
+
 class SharedKeys(Protocol):
     """The shared keys of one cluster; errors of the store."""
 
@@ -57,4 +67,16 @@ class SharedKeys(Protocol):
 
     async def replace_token(self, file: str, before: SharedToken, secret: str, now: datetime) -> None:
         """Have another token there. ``Conflict``: another server was first."""
+        ...
+
+    async def begin_move(self, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str) -> StoreMove:
+        """Share the files so that no controller starts before ``end_move``; or go on where this was done before.
+
+        ``source``: incarnation of the store that is moved. ``incarnation``: of this one, if the move begins now.
+        ``Refused`` where there are keys of another cluster, or others than those of the directory.
+        """
+        ...
+
+    async def end_move(self, source: str) -> None:
+        """Let controllers start: all objects are there."""
         ...

@@ -1,7 +1,7 @@
 """Networks of another node daemon: the hosts' own by its configuration, those of VMs by a dump of its tree.
 
-A dump is an object of paths and their texts, as that daemon's backup writes it. What has no place here is told, network
-by network; leases are not taken over: guests ask anew, and are given their reservations.
+A dump is an object of paths and their texts, as that daemon's backup writes it. What has no place here is reported,
+network by network; leases are not taken over: guests ask anew, and are given their reservations.
 """
 
 from __future__ import annotations

@@ -23,17 +23,17 @@ def add_rule(spec: VirtualNetworkSpec, new: FirewallRule, at: int | None) -> Vir
     if other is not None and other.direction != new.direction:
         what = f"there is a rule {new.name!r} already, for what goes {other.direction}"
         raise RuleExists(what, remedy="choose another name")
-    return _renumbered(spec, (*spec.rules, new), new.direction, RuleChange(add=new.name, at=at))
+    return _renumber(spec, (*spec.rules, new), new.direction, RuleChange(add=new.name, at=at))
 
 
 def remove_rule(spec: VirtualNetworkSpec, name: str) -> VirtualNetworkSpec:
     """Without that rule; those that stay of its direction are numbered anew. ``RuleMissing``."""
     found = next((one for one in spec.rules if one.name == name), None)
     direction: Direction = found.direction if found is not None else "in"
-    return _renumbered(spec, spec.rules, direction, RuleChange(remove=name))
+    return _renumber(spec, spec.rules, direction, RuleChange(remove=name))
 
 
-def _renumbered(
+def _renumber(
     spec: VirtualNetworkSpec, rules: Iterable[FirewallRule], direction: Direction, change: RuleChange
 ) -> VirtualNetworkSpec:
     before: dict[str, int | str] = {one.name: one.order for one in spec.rules if one.direction == direction}
@@ -71,17 +71,17 @@ def change_network(spec: VirtualNetworkSpec, given: Mapping[str, Any]) -> Virtua
     all others are fields of the spec.
     """
     changes = {name: value for name, value in given.items() if value is not None}
-    families = {number: _family(spec, changes, number) for number in ("4", "6")}
-    others = [one for one in spec.subnets if _version(one) not in families]
+    families = {number: _change_family(spec, changes, number) for number in ("4", "6")}
+    others = [one for one in spec.subnets if _version_of(one) not in families]
     subnets = tuple(one for one in (*families.values(), *others) if one is not None)
     return _replace(spec, subnets=subnets, **changes)
 
 
-def _family(spec: VirtualNetworkSpec, changes: dict[str, Any], number: str) -> Subnet | None:
+def _change_family(spec: VirtualNetworkSpec, changes: dict[str, Any], number: str) -> Subnet | None:
     """The subnet of one family after the changes, which are taken out."""
     cidr, gateway = changes.pop(f"subnet{number}", None), changes.pop(f"gateway{number}", None)
     dhcp = changes.pop(f"dhcp{number}", None)
-    old = next((one for one in spec.subnets if _version(one) == number), None)
+    old = next((one for one in spec.subnets if _version_of(one) == number), None)
     if cidr == "":
         return None
     if cidr is None and old is None:
@@ -90,24 +90,24 @@ def _family(spec: VirtualNetworkSpec, changes: dict[str, Any], number: str) -> S
             raise BadInput(what, place=f"--ipv{number}", remedy=f"give --ipv{number} CIDR as well")
         return None
     subnet = old if cidr is None and old is not None else Subnet(cidr=str(cidr))
-    if _version(subnet) != number:
+    if _version_of(subnet) != number:
         what = f"{subnet.cidr} is no IPv{number} subnet"
         raise BadInput(what, place=f"--ipv{number}", remedy="write it like 10.44.0.0/24 or fd44::/64")
     if gateway is not None:
         subnet = _replace(subnet, gateway=gateway)
     if dhcp is not None:
-        subnet = _replace(subnet, dhcp=_range(dhcp))
+        subnet = _replace(subnet, dhcp=_parse_range(dhcp))
     return subnet
 
 
-def _version(subnet: Subnet) -> str:
+def _version_of(subnet: Subnet) -> str:
     try:
         return str(read_subnet(_replace(subnet, gateway="", excluded=())).version)
     except BadInput as error:
         raise Invalid(error.message, place=error.place, remedy=error.remedy) from None
 
 
-def _range(given: str | bool) -> DhcpRange | None:
+def _parse_range(given: str | bool) -> DhcpRange | None:
     if isinstance(given, bool):
         return DhcpRange() if given else None
     if given == "off":

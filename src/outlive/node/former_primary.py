@@ -59,7 +59,7 @@ class FormerPrimary:
         self._faults.activate(FaultCode.PRIMARY_STALLED, self._about, previous=host, limit_s=STALL_S)
 
     async def follow(self) -> None:
-        """Have the fault of a host that stalled end, whoever has the role by then."""
+        """End the fault of a host that stalled, also where this host has the role no more."""
         while True:
             await self._clock.sleep(LOOK_S)
             try:

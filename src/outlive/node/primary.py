@@ -186,7 +186,7 @@ class Primary:
             if not self._resigning.is_set():
                 await self._duties.start(duty, term)
         await set_within(self._resigning, SETTLE_S)
-        while not self._resigning.is_set() and not await self._marked(phase="", handover=None):
+        while not self._resigning.is_set() and not await self._mark(phase="", handover=None):
             await set_within(self._resigning, LOOK_S)
         _log.info("primary.holds", host=self._host, term=term, duties=self.running)
         for look in itertools.count(1):
@@ -196,15 +196,15 @@ class Primary:
             if look % LOOKS_OF_KERNEL == 0:
                 await self._follow_addresses(term, restore=True)
             if self._resigning.is_set() or not self.elector.may_stand():
-                await self._marked(phase="relinquish", to="")
+                await self._mark(phase="relinquish", to="")
                 break
-            wanted = await self._wanted()
+            wanted = await self._find_request()
             if wanted is None:
                 continue
             request, step = wanted
             if not step.relinquish:
-                await self._marked(answered=request.id)
-            elif await self._marked(answered=request.id, phase="relinquish", to=step.to):
+                await self._mark(answered=request.id)
+            elif await self._mark(answered=request.id, phase="relinquish", to=step.to):
                 break
         _log.info("primary.relinquishes", host=self._host, term=term)
 
@@ -357,14 +357,14 @@ class Primary:
 
     # What else is needed
 
-    async def _marked(self, **changes: object) -> bool:
+    async def _mark(self, **changes: object) -> bool:
         try:
             return await self.elector.mark(**changes)
         except (OutliveError, TimeoutError) as error:
             _log.warning("primary.not_marked", host=self._host, error=str(error) or "no answer in time")
             return False
 
-    async def _wanted(self) -> tuple[PrimaryRequest, Next] | None:
+    async def _find_request(self) -> tuple[PrimaryRequest, Next] | None:
         """The request that is to be answered, if there is one that this version knows of."""
         try:
             cluster = await read(self._store, Cluster, CLUSTER)

@@ -1,6 +1,7 @@
 """The candidate for the role of the primary coordinator, and what a holder does about a request.
 
-Whoever a hand-over is meant for takes the role at once, others after the silence of an election, the leaver last.
+The coordinator that a hand-over is meant for takes the role at once, others after the silence of an election, the
+leaver last.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class PrimaryElector(Elector):
         """Whether this host is fit for the role: one whose membership is not renewed is not."""
 
     async def run(self) -> None:
-        """Be a candidate until cancelled; the role is given back by whoever stops its duties before (``Primary``)."""
+        """Be a candidate until cancelled; ``Primary`` gives the role back, once it has stopped its duties."""
         await self._rounds()
 
     async def _round(self) -> None:

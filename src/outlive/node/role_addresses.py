@@ -52,6 +52,10 @@ class RoleAddresses:
         """Addresses that were added, or tried to be, and not removed."""
         return tuple(self._have)
 
+    def has(self, place: Place) -> bool:
+        """Whether it is one of them."""
+        return place in self._have
+
     async def prepare(self) -> None:
         """Remove what a former run has left here, and have a guard."""
         for place in await self._guard.leftovers():
@@ -74,19 +78,28 @@ class RoleAddresses:
 
         ``Refused`` if ``confirm`` says that the role is another's: it is asked before each batch.
         """
+        await self._bring_in_line(phase, self._wanted(), confirm)
+
+    async def follow(self, confirm: Callable[[], Awaitable[bool]]) -> None:
+        """The same for all phases."""
+        wanted = self._wanted()
+        for phase in PHASES:
+            await self._bring_in_line(phase, wanted, confirm)
+
+    async def _bring_in_line(
+        self,
+        phase: AddressPhase,
+        places: Mapping[AddressPhase, Iterable[Place]],
+        confirm: Callable[[], Awaitable[bool]],
+    ) -> None:
         async with self._changing:
-            wanted = dict.fromkeys(self._wanted().get(phase, ()))
+            wanted = dict.fromkeys(places.get(phase, ()))
             old = [place for place, its in self._have.items() if its == phase and place not in wanted]
             new = [place for place in wanted if place not in self._have or f"add {_text(place)}" in self.failures]
             if not old and not new:
                 return
             await self._remove(old)
             await self._add([(place, phase) for place in new], confirm)
-
-    async def follow(self, confirm: Callable[[], Awaitable[bool]]) -> None:
-        """The same for all phases."""
-        for phase in PHASES:
-            await self.add(phase, confirm)
 
     async def restore(self, confirm: Callable[[], Awaitable[bool]]) -> None:
         """Add again what this host should have and its kernel has not: somebody else has removed it, or its device."""

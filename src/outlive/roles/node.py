@@ -373,8 +373,8 @@ class NodeRole:
             return None
 
         def has_gateways(network: ServedNetwork) -> bool:
-            have = self._role_addresses.have if self._role_addresses is not None else ()
-            return all((network.bridge, subnet.interface) in have for subnet in network.subnets)
+            own = self._role_addresses
+            return own is not None and all(own.has((network.bridge, one.interface)) for one in network.subnets)
 
         def name_addresses() -> list[str]:
             places = self._role_places(None)

@@ -147,6 +147,20 @@ def test_a_server_that_cannot_be_prepared_is_a_failure_by_name_and_runs_once_it_
         run_real(story())
 
 
+def test_a_server_that_is_not_installed_is_a_failure_by_name(folder: Path, hosts: NetworkHosts) -> None:
+    async def story() -> None:
+        supervisor = Supervisor(folder / "programs", SystemClock())
+        port = DnsmasqServers(folder, folder / "public", supervisor, SystemClock(), program="/opt/no/dnsmasq")
+        await port.serve(BLUE, list)
+        await asyncio.sleep(0.2)
+        assert port.failures() == {"blue": "/opt/no/dnsmasq is not installed"}
+        await port.end(["blue"])
+        assert port.failures() == {}
+
+    with hosts.inside("a"):
+        run_real(story())
+
+
 # Names
 
 

@@ -14,8 +14,8 @@ from outlive.base.clock import LoopClock
 from outlive.base.errors import Refused
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
-from outlive.drivers.kubernetes.shared_keys import Move
-from outlive.drivers.kubernetes.store_move import check_at_rest, move_objects, moved_object, read_objects
+from outlive.drivers.shared_keys import StoreMove
+from outlive.drivers.store_move import check_at_rest, move_objects, moved_object, read_objects
 from outlive.resources import (
     Cluster,
     Condition,
@@ -36,7 +36,7 @@ from outlive.simulation.world import World
 from outlive.store.memory import MemoryStore
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
-MOVE = Move(incarnation="new", since=SINCE, over=False)
+MOVE = StoreMove(incarnation="new", since=SINCE, over=False)
 OLD, NEW = "10000000-0000-4000-8000-000000000001", "20000000-0000-4000-8000-000000000002"
 GONE = "30000000-0000-4000-8000-000000000003"
 _replace = msgspec.structs.replace

@@ -110,6 +110,8 @@ def test_leases_are_printed_as_the_server_reads_them() -> None:
         ServedLease(address="10.8.0.12", mac="02:00:00:00:00:02", expires=7),
         ServedLease(address="10.8.0.2", mac="02:00:00:00:00:01", hostname="one", client_id="01:02", expires=9),
         ServedLease(address="fd00:8::8", mac="02:00:00:00:00:04"),
+        ServedLease(address="10.8.0.3", mac="02:00:00:00:00:05", hostname="a\n9 02:00:00:00:00:06 10.8.0.4 b *"),
+        ServedLease(address="no address", mac="02:00:00:00:00:06"),
     ]
     v4 = ["9 02:00:00:00:00:01 10.8.0.2 one 01:02", "7 02:00:00:00:00:02 10.8.0.12 * *"]
     assert lease_lines(served(), leases[1:3]).splitlines() == v4

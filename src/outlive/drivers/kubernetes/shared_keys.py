@@ -19,7 +19,7 @@ import msgspec
 
 from outlive.base.errors import AlreadyExists, BadInput, NotFound, Refused
 from outlive.base.files import read_private, write_whole
-from outlive.drivers.shared_keys import SharedToken
+from outlive.drivers.shared_keys import SharedToken, StoreMove
 from outlive.store.kubernetes import KubernetesStore
 
 NAME: Final = "outlive-keys"
@@ -172,20 +172,18 @@ class SecretKeys:
         """As ``replace_shared_token``."""
         await replace_shared_token(self._store, self._namespace, file, before, secret, now)
 
+    async def begin_move(self, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str) -> StoreMove:
+        """As ``begin_move``."""
+        return await begin_move(self._store, self._namespace, directory, files, source=source, incarnation=incarnation)
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A move of objects to this API server."""
-
-    incarnation: str
-    """That the store has afterwards."""
-    since: datetime
-    over: bool
-    """Whether all objects have been moved, and controllers may have run since."""
+    async def end_move(self, source: str) -> None:
+        """As ``end_move``."""
+        await end_move(self._store, self._namespace, source)
 
 
 async def begin_move(
     store: KubernetesStore, namespace: str, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str
-) -> Move:
+) -> StoreMove:
     """Create the Secret so that no controller starts before ``end_move``; or go on where this was done before.
 
     ``source``: incarnation of the store that is moved. ``incarnation``: of the new one, if the move begins now.
@@ -210,7 +208,7 @@ async def begin_move(
     if MOVED not in said and secret.data != data:
         raise Refused("has other keys than the state directory", place=place, remedy="delete the Secret, and repeat")
     assert secret.metadata.creation_timestamp is not None, "the server dates every object"
-    return Move(incarnation=said[INCARNATION], since=secret.metadata.creation_timestamp, over=MOVED in said)
+    return StoreMove(incarnation=said[INCARNATION], since=secret.metadata.creation_timestamp, over=MOVED in said)
 
 
 async def end_move(store: KubernetesStore, namespace: str, source: str) -> None:

@@ -70,7 +70,7 @@ def read_links(route: IPRoute, sysctls: Mapping[str, str]) -> FoundLinks:
                 local=str(data.get("IFLA_VXLAN_LOCAL") or data.get("IFLA_VXLAN_LOCAL6") or "") if vni else "",
                 remotes=tuple(sorted(remotes.get(index, ()))),
                 addresses=tuple(addresses.get(index, ())),
-                offload=kind == "bridge" and _checksum(names[index]),
+                offload=kind == "bridge" and _has_offload(names[index]),
             )
         )
     return FoundLinks(links=tuple(links), routes=_read_routes(route, names), sysctls=sysctls)
@@ -149,12 +149,12 @@ def _change(route: IPRoute, index: int, op: LinkOp) -> None:
         case "addAddress":
             enter_address(route, op.device, index, parse_address_with_length(op.value))
         case "addRoute":
-            route.route("replace", **_route(op), oif=index)
+            route.route("replace", **_route_arguments(op), oif=index)
         case "addRemote":
             add = {"ifindex": index, "lladdr": NO_MAC, "dst": op.value}
             tolerate(lambda: route.fdb("append", **add), errno.EEXIST)
         case "noChecksum":
-            _checksum(op.device, switch_off=True)
+            _has_offload(op.device, switch_off=True)
         case "ipv6Off":
             if not any(at == index and ":" in found for at, found in read_addresses(route)):
                 write_sysctl(f"net.ipv6.conf.{op.device}.disable_ipv6", "1")
@@ -171,15 +171,15 @@ def _remove(route: IPRoute, index: int, op: LinkOp) -> None:
         case "removeRemote":
             tolerate(lambda: route.fdb("del", ifindex=index, lladdr=NO_MAC, dst=op.value), *GONE)
         case "removeRoute":
-            tolerate(lambda: route.route("del", **_route(op), oif=index), *GONE)
+            tolerate(lambda: route.route("del", **_route_arguments(op), oif=index), *GONE)
 
 
-def _route(op: LinkOp) -> dict[str, Any]:
+def _route_arguments(op: LinkOp) -> dict[str, Any]:
     family = socket.AF_INET if ip_address(op.value).version == 4 else socket.AF_INET6
     return {"dst": op.key or "default", "family": family, "gateway": op.value}
 
 
-def _checksum(device: str, *, switch_off: bool = False) -> bool:
+def _has_offload(device: str, *, switch_off: bool = False) -> bool:
     """Whether checksums of what a device sends are left to others; with ``switch_off`` they are not from now on."""
     asked = array.array("B", struct.pack("II", _SET_CHECKSUM if switch_off else _GET_CHECKSUM, 0))
     request = struct.pack("16sP", device.encode(), asked.buffer_info()[0])

@@ -72,9 +72,10 @@ class DnsmasqServers:
         """Have a server run for the network as it is now."""
         name, before, bridge = network.name, self._served.get(network.name), number_of(network.bridge)
         self._leases[name] = leases
-        stays = before is not None and bridge == self._bridges[name] and not needs_restart(before, network)
-        if stays and before == network and name not in self._broken:
+        same_bridge = before is not None and bridge == self._bridges[name]
+        if same_bridge and before == network and name not in self._broken:
             return
+        stays = same_bridge and before is not None and not needs_restart(before, network)
         try:
             changed = self._write_hosts(network)
             if not stays:

@@ -1,7 +1,7 @@
 """``MetadataPort``: an HTTP server with one listening socket for each bridge.
 
 A socket that is bound to a device takes only what arrives there, and answers there: guests of two networks with the
-same address are told apart, and each gets its own answer.
+same address each get their own answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MetadataServer:
             if bridge in self._servers:
                 continue
             try:
-                listening = _bound(bridge, self._address, self._port)
+                listening = _bind_socket(bridge, self._address, self._port)
             except OSError as error:
                 self._failures[bridge] = f"{self._address}:{self._port} on {bridge}: {error.strerror or error}"
                 continue
@@ -84,7 +84,7 @@ class MetadataServer:
                     found = MetadataAnswer(400)
                     if len(words) == 3 and words[0] in (b"GET", b"HEAD"):
                         found = await answer(bridge, peer, words[1].split(b"?")[0].decode("ascii", "replace"))
-                    writer.write(_response(found, body=words[0] != b"HEAD"))
+                    writer.write(_render_response(found, body=words[0] != b"HEAD"))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # the guest's own business
@@ -95,7 +95,7 @@ class MetadataServer:
                 await writer.wait_closed()
 
 
-def _bound(bridge: str, address: str, port: int) -> socket.socket:
+def _bind_socket(bridge: str, address: str, port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -113,7 +113,7 @@ _IP_FREEBIND: Final = 15
 """Of Linux: an address can be bound that the host does not have yet."""
 
 
-def _response(found: MetadataAnswer, *, body: bool) -> bytes:
+def _render_response(found: MetadataAnswer, *, body: bool) -> bytes:
     text = found.text.encode()
     status = HTTPStatus(found.status)
     lines = [

@@ -23,7 +23,7 @@ def service_ports(
     dnsmasq: str = "dnsmasq",
     pdns: str = "pdns_server",
 ) -> ServicePorts:
-    """Return the real ones; ``watch`` is told of each process.
+    """Return the real ones; ``watch`` is called with each process.
 
     ``folder``: of the daemon alone, and there after a boot; ``public``: where programs read that give up their rights.
     What a former daemon left running is ended.

@@ -57,7 +57,7 @@ class SupervisedProgram:
 
 
 class Supervisor:
-    """See the module. ``file``: where the running processes are noted; ``watch`` is told of each new one."""
+    """See the module. ``file``: where the running processes are noted; ``watch`` is called with each."""
 
     def __init__(self, file: Path, clock: Clock, *, watch: Callable[[int], None] | None = None) -> None:
         self._file = file

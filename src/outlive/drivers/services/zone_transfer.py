@@ -76,13 +76,13 @@ def read_records(message: bytes) -> Iterator[ZoneRecord]:
         name, at = _read_name(message, at)
         number, _, ttl, length = struct.unpack("!HHIH", message[at : at + 10])
         at += 10
-        known = _content(message, at, number, length)
+        known = _read_content(message, at, number, length)
         at += length
         if known is not None:
             yield ZoneRecord(name, known[0], known[1], ttl)
 
 
-def _content(message: bytes, at: int, number: int, length: int) -> tuple[str, str] | None:
+def _read_content(message: bytes, at: int, number: int, length: int) -> tuple[str, str] | None:
     data = message[at : at + length]
     if number in (1, 28):
         return ("A" if number == 1 else "AAAA"), str(ipaddress.ip_address(data))

@@ -14,7 +14,7 @@ from kazoo import exceptions as zk
 from outlive.base.clock import Clock, as_datetime
 from outlive.base.errors import BadInput, Conflict, NotFound, Refused
 from outlive.base.files import read_private, write_whole
-from outlive.drivers.shared_keys import SharedToken
+from outlive.drivers.shared_keys import SharedToken, StoreMove
 from outlive.store.zookeeper import ZooKeeperStore
 from outlive.store.zookeeper.requests import TransactionRefused, put
 
@@ -31,6 +31,8 @@ class _Keys(msgspec.Struct, frozen=True, rename="camel"):
     """Name of a file → its content, as base64."""
     moving_from: str = ""
     """While objects are moved here: the incarnation of the store that they come from."""
+    moved_from: str = ""
+    """The same, once all of them are here."""
 
 
 class ZnodeKeys:
@@ -63,19 +65,8 @@ class ZnodeKeys:
     async def share(self, directory: Path, files: tuple[str, ...], incarnation: str) -> None:
         """Share the files of the directory; where another server was first, take its keys instead."""
         _, version = await self._keys()
-        made = {name: base64.b64encode(_content(directory / name)).decode() for name in files}
-        keys = _Keys(issued=as_datetime(self._clock.now()), files=made)
-        layout = await self._store.layout()
-        try:
-            await self._store.client.commit(
-                [
-                    put(layout.base("keys"), msgspec.json.encode(keys), version),
-                    put(layout.base("incarnation"), incarnation.encode()),
-                ]
-            )
-        except TransactionRefused as refused:
-            if not isinstance(refused.error, zk.BadVersionError):
-                raise self._store.client.error(refused.error, writing=True) from None
+        keys = _Keys(issued=as_datetime(self._clock.now()), files=_encoded(directory, files))
+        if not await self._write_first(keys, version, incarnation):
             await self.read(directory, files)
 
     async def read_incarnation(self) -> str:
@@ -113,6 +104,51 @@ class ZnodeKeys:
         except TransactionRefused as refused:
             raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="read them again") from None
 
+    async def begin_move(self, directory: Path, files: tuple[str, ...], *, source: str, incarnation: str) -> StoreMove:
+        """Share the files so that no controller starts before ``end_move``; or go on where this was done before."""
+        made = _encoded(directory, files)
+        keys, version = await self._keys()
+        if keys is None:
+            keys = _Keys(issued=as_datetime(self._clock.now()), files=made, moving_from=source)
+            await self._write_first(keys, version, incarnation)
+            keys, _ = await self._keys()
+        if keys is None or source not in (keys.moving_from, keys.moved_from):
+            raise Refused(
+                "is filled already: controllers of another cluster have run there",
+                place=self.place,
+                remedy="if nothing of that is needed: stop them, and name another chroot in the access file",
+            )
+        if not keys.moved_from and keys.files != made:
+            what = "has other keys than the state directory"
+            raise Refused(what, place=self.place, remedy="name another chroot in the access file, and repeat")
+        moved_to = await self.read_incarnation()
+        return StoreMove(incarnation=moved_to, since=keys.issued, over=bool(keys.moved_from))
+
+    async def end_move(self, source: str) -> None:
+        """Let controllers start: all objects are there."""
+        keys, version = await self._keys()
+        if keys is None or keys.moving_from != source:
+            raise Conflict("the keys were changed", place=self.place, remedy="repeat outlive migrate-store")
+        raw = msgspec.json.encode(msgspec.structs.replace(keys, moving_from="", moved_from=source))
+        try:
+            await self._store.client.commit([put((await self._store.layout()).base("keys"), raw, version)])
+        except TransactionRefused as refused:
+            raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="repeat it") from None
+
+    async def _write_first(self, keys: _Keys, version: int, incarnation: str) -> bool:
+        """Write keys and incarnation where nobody has written any since that version; whether that was so."""
+        layout = await self._store.layout()
+        raw = msgspec.json.encode(keys)
+        try:
+            await self._store.client.commit(
+                [put(layout.base("keys"), raw, version), put(layout.base("incarnation"), incarnation.encode())]
+            )
+        except TransactionRefused as refused:
+            if not isinstance(refused.error, zk.BadVersionError):
+                raise self._store.client.error(refused.error, writing=True) from None
+            return False
+        return True
+
     async def _keys(self) -> tuple[_Keys | None, int]:
         """What the znode holds, and its version."""
         found = await self._store.client.get((await self._store.layout()).base("keys"), fresh=True)
@@ -133,6 +169,10 @@ class ZnodeKeys:
             raise BadInput(f"has no {name}", place=self.place, remedy=_REMEDY) from None
         except (binascii.Error, ValueError):
             raise BadInput(f"{name} is no base64", place=self.place, remedy=_REMEDY) from None
+
+
+def _encoded(directory: Path, files: tuple[str, ...]) -> dict[str, str]:
+    return {name: base64.b64encode(_content(directory / name)).decode() for name in files}
 
 
 def _content(path: Path) -> bytes:

@@ -86,13 +86,13 @@ def plan_addresses(given: AddressInput) -> AddressPlan:
         raise BadNetwork(str(error), remedy="write it with all host bits zero, such as 10.0.0.0/24") from None
     floating = _parse(given.floating, BadFloating, f"floating address {given.floating}")
     if not _is_usable(floating, network):
-        raise BadFloating(f"floating address {floating} is no host's in {network}", remedy=_usable_words(network))
+        raise BadFloating(f"floating address {floating} is no host's in {network}", remedy=_suggest_usable(network))
     if given.selection == BY_ID:
         own = _address_by_number(given.hostname, network)
     else:
         own = _parse(given.selection, BadOwnAddress, f"own address {given.selection}")
         if not _is_usable(own, network):
-            raise BadOwnAddress(f"own address {own} is no host's in {network}", remedy=_usable_words(network))
+            raise BadOwnAddress(f"own address {own} is no host's in {network}", remedy=_suggest_usable(network))
     for other, owner in ((floating, "the floating address"), (gateway, "the gateway")):
         if own == other:
             raise AddressCollision(f"own address {own} is {owner} as well", remedy="choose another one of them")
@@ -113,7 +113,7 @@ def check_system_networks(networks: Mapping[SystemNetworkName, SystemNetwork]) -
             raise BadInput(error.message, place=place, remedy=error.remedy) from None
         own = ip_network(one.cidr)
         if one.gateway and not _is_usable(ip_address(one.gateway), own):
-            raise BadInput(f"gateway {one.gateway} is no host's in {own}", place=place, remedy=_usable_words(own))
+            raise BadInput(f"gateway {one.gateway} is no host's in {own}", place=place, remedy=_suggest_usable(own))
         if one.gateway and ip_address(one.gateway) == ip_address(one.floating):
             raise BadInput(f"{one.gateway} is gateway and floating address", place=place, remedy="change one of them")
         other = next((each for each, theirs in seen if theirs.version == own.version and own.overlaps(theirs)), "")
@@ -153,7 +153,7 @@ def _is_usable(address: Address, network: IpNetwork) -> bool:
     return address.version == network.version and first <= int(address) <= last
 
 
-def _usable_words(network: IpNetwork) -> str:
+def _suggest_usable(network: IpNetwork) -> str:
     first, last = (type(network.network_address)(one) for one in usable_range(network))
     return f"choose one from {first} to {last}"
 

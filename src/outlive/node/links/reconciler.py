@@ -117,7 +117,7 @@ class LinkReconciler:
         try:
             while True:
                 self._wake.clear()
-                await self.look()
+                await self.check_links()
                 await set_within(self._wake, LOOK_S)
         finally:
             end()
@@ -127,10 +127,10 @@ class LinkReconciler:
         await self._keeper.load()
         await self._undo_former()
 
-    async def look(self) -> None:
+    async def check_links(self) -> None:
         """One round; what fails is tried again in the next one."""
         await self._read_cluster()
-        facts, names = await self._facts(), _sysctl_names(self.wanted)
+        facts, names = await self._collect_facts(), _sysctl_names(self.wanted)
         try:
             found = await self._port.read(names)
             wanted = compose_links(facts, found)
@@ -150,7 +150,7 @@ class LinkReconciler:
         self.wanted, self.found = wanted, found
         self._report(problems, problems.get(SYSTEM, ""))
 
-    async def _facts(self) -> LinkFacts:
+    async def _collect_facts(self) -> LinkFacts:
         labels = self._labels()
         networks = tuple(
             one
@@ -232,7 +232,7 @@ class LinkReconciler:
         _log.info("links.changed", host=self._host, changes=len(step.ops))
         if not is_new:
             return ""  # such as after a boot: it has been good before
-        if await self._confirmed():
+        if await self._wait_confirmed():
             await self._keeper.change(undo=(), trying="", confirmed=digest, refused="")
             await self._remember(wanted, found)
             self.notify()
@@ -245,7 +245,7 @@ class LinkReconciler:
     def _limit_s(self) -> float:
         return min(float(self.settings.confirm_timeout), self._guard_timeout_s() / 2)
 
-    async def _confirmed(self) -> bool:
+    async def _wait_confirmed(self) -> bool:
         """Whether the store answers in time."""
         began_s, limit_s = self._clock.monotonic(), self._limit_s()
         while True:
@@ -271,10 +271,10 @@ class LinkReconciler:
         """Go back to what was before; every step is tried, whatever becomes of the others."""
         _log.error("links.undone", host=self._host, why=why)
         for op in self._keeper.memory.undo:
-            await self._tried(op)
+            await self._try_op(op)
         await self._keeper.change(undo=(), trying="", refused=digest if refuse else self._keeper.memory.refused)
 
-    async def _tried(self, op: LinkOp) -> None:
+    async def _try_op(self, op: LinkOp) -> None:
         try:
             await self._port.carry_out(op)
         except OutliveError as error:
@@ -308,18 +308,18 @@ class LinkReconciler:
         wanted = self.wanted
         own = {one: problems[one] for one in ORDER if one in problems}
         why = system or "; ".join(f"{name}: {text}" for name, text in own.items())
-        self._tell(FaultCode.LINKS_NOT_MADE, why)
+        self._report_fault(FaultCode.LINKS_NOT_MADE, why)
         names = {one.network for one in wanted.networks} | set(problems) - {SYSTEM, *ORDER}
         made = {name: problems.get(name, "") for name in sorted(names)}
         failed = [f"{name}: {text}" for name, text in made.items() if text]
         more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
-        self._tell(FaultCode.NETWORKS_NOT_MADE, "; ".join(failed[:NAMED]) + more if failed else "")
+        self._report_fault(FaultCode.NETWORKS_NOT_MADE, "; ".join(failed[:NAMED]) + more if failed else "")
         new = (made, dict(wanted.bridge_of), dict(wanted.own))
         if new != (self.made, self.bridge_of, self.addresses):
             self.made, self.bridge_of, self.addresses = new
             self.changed()
 
-    def _tell(self, code: FaultCode, why: str) -> None:
+    def _report_fault(self, code: FaultCode, why: str) -> None:
         subject = ObjectRef(kind="Hypervisor", name=self._host)
         if why:
             self._faults.activate(code, subject, why=why)

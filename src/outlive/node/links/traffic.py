@@ -32,12 +32,12 @@ class TrafficMeter:
         """Until cancelled; then nothing is known any more."""
         try:
             while True:
-                await self.look()
+                await self.count_once()
                 await self._clock.sleep(LOOK_S)
         finally:
             self._samples.clear()
 
-    async def look(self) -> None:
+    async def count_once(self) -> None:
         """Count once."""
         try:
             found = await self._port.traffic()

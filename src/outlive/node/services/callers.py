@@ -97,7 +97,7 @@ class MetadataCallers:
         except OutliveError as error:
             _log.warning("services.vms_not_read", why=str(error))
             return MetadataAnswer(503)
-        return answer_metadata(path, _view(vm) if vm is not None else None)
+        return answer_metadata(path, _view_vm(vm) if vm is not None else None)
 
     async def _read_facts(self) -> CallerFacts:
         async with self._reading:
@@ -109,7 +109,7 @@ class MetadataCallers:
             return self._facts
 
 
-def _view(vm: VirtualMachine) -> MetadataVm:
+def _view_vm(vm: VirtualMachine) -> MetadataVm:
     return MetadataVm(
         instance_id=definition_uuid(vm.spec.definition) or vm.metadata.uid,
         name=vm.name,

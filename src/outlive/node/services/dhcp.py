@@ -8,6 +8,7 @@ are, so that this is taken away (docs/operating/network-services.md#dhcp).
 from __future__ import annotations
 
 import ipaddress
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -19,6 +20,7 @@ from outlive.resources import DhcpLease
 
 V4_LEASE: Final = "48h"
 V6_LEASE: Final = "24h"
+_WORD: Final = re.compile(r"[!-~]+", re.ASCII)
 _SERVERS: Final = uuid.UUID("6f75746c-6976-5e00-8000-646863700001")
 """Of the DUIDs of DHCPv6 servers."""
 
@@ -140,7 +142,8 @@ def lease_lines(network: ServedNetwork, leases: Iterable[ServedLease]) -> str:
             words = (str(one.expires), one.iaid, one.address, one.hostname or "*", one.client_id)
         else:
             continue
-        lines.append(" ".join(words))
+        if all(_WORD.fullmatch(word) for word in words):  # else it would be more than one line, or another lease
+            lines.append(" ".join(words))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -52,30 +52,30 @@ def render_firewall(networks: Iterable[ServedNetwork]) -> str:
     ordered = sorted(networks, key=lambda one: one.vni)
     lines = [f"table inet {TABLE}", f"delete table inet {TABLE}", f"table inet {TABLE} {{"]
     for network in ordered:
-        lines += _chain(f"{network.bridge}-host", SERVICES)
+        lines += _render_chain(f"{network.bridge}-host", SERVICES)
         for direction in ("in", "out"):
             chosen = [one for one in network.rules if one.direction == direction]
             chosen.sort(key=lambda one: (one.order, one.name))
             for one in chosen:
                 check_rule(one.rule, f"VirtualNetwork/{network.name} rule {one.name!r}")
-            lines += _chain(f"{network.bridge}-{direction}", [one.rule.strip() for one in chosen])
+            lines += _render_chain(f"{network.bridge}-{direction}", [one.rule.strip() for one in chosen])
     arrivals = [f'iifname "{one.bridge}" jump {one.bridge}-host' for one in ordered]
-    lines += _chain(INPUT_CHAIN, ["type filter hook input priority 0; policy accept;", *arrivals])
+    lines += _render_chain(INPUT_CHAIN, ["type filter hook input priority 0; policy accept;", *arrivals])
     for direction, field, priority in (("in", "daddr", 0), ("out", "saddr", 1)):
         jumps = [
-            f"{_family(subnet.cidr)} {field} {subnet.cidr} jump {network.bridge}-{direction}"
+            f"{_family_of(subnet.cidr)} {field} {subnet.cidr} jump {network.bridge}-{direction}"
             for network in ordered
             for subnet in network.subnets
         ]
-        lines += _chain(
+        lines += _render_chain(
             f"forward-{direction}", [f"type filter hook forward priority {priority}; policy accept;", *jumps]
         )
     return "\n".join([*lines, "}", ""])
 
 
-def _chain(name: str, rules: Iterable[str]) -> list[str]:
+def _render_chain(name: str, rules: Iterable[str]) -> list[str]:
     return [f"  chain {name} {{", *(f"    {rule}" for rule in rules), "  }"]
 
 
-def _family(cidr: str) -> str:
+def _family_of(cidr: str) -> str:
     return "ip" if ipaddress.ip_network(cidr).version == 4 else "ip6"

@@ -1,4 +1,4 @@
-"""Keeps the firewall of managed networks as their rules say, on every coordinator and whoever is the primary.
+"""Keeps the firewall of managed networks as their rules say, on every coordinator, also those that are not the primary.
 
 A network whose rules nft does not take keeps those that it had; where there are none, nothing is routed to or from it.
 """
@@ -39,7 +39,7 @@ class FirewallKeeper:
         """Networks with rules in force. This host has the gateway of no other one, so that nobody gets in."""
 
     async def check(self) -> None:
-        """Have everything put in force again that somebody has removed, as whoever flushes all tables does."""
+        """Have the table put in force again where somebody has removed it, such as by flushing all tables."""
         if self._last is not None and not await self._port.has_chain(TABLE, INPUT_CHAIN):
             self._last, self._lost = None, True
 
@@ -79,15 +79,15 @@ class FirewallKeeper:
     async def _find_refused(self, networks: Mapping[str, ServedNetwork]) -> dict[str, str]:
         refused: dict[str, str] = {}
         for name, network in networks.items():
-            if why := await self._refusal(network):
+            if why := await self._find_refusal(network):
                 refused[name] = why
                 for rule in network.rules[:RULES_TRIED]:
-                    if why := await self._refusal(msgspec.structs.replace(network, rules=(rule,))):
+                    if why := await self._find_refusal(msgspec.structs.replace(network, rules=(rule,))):
                         refused[name] = f"rule {rule.name!r}: {why}"
                         break
         return refused
 
-    async def _refusal(self, network: ServedNetwork) -> str:
+    async def _find_refusal(self, network: ServedNetwork) -> str:
         """Why this network's rules are not taken; empty: they are."""
         try:
             await self._port.check(render_firewall([network]))

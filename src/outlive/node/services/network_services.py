@@ -1,6 +1,6 @@
 """The duty ``networks`` of the primary coordinator: DHCP, names and metadata of all managed networks.
 
-Caches of networks and leases follow the store on every coordinator, so that whoever becomes the primary starts all
+Caches of networks and leases follow the store on every coordinator, so that a new primary starts all
 servers at once. Each look brings what runs in line with what is wanted; a server that fails is a fault that names its
 network, and holds up no other (docs/operating/network-services.md).
 """
@@ -344,8 +344,8 @@ class NetworkServices:
                 await self.firewall.apply(networks)
             except OutliveError as error:
                 why = str(error)
-            self._say(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
-            self._say(FaultCode.NETWORK_NOT_SERVED, refused)
+            self._set_fault(FaultCode.FIREWALL_REFUSED, {"all": why} if why else self.firewall.refused)
+            self._set_fault(FaultCode.NETWORK_NOT_SERVED, refused)
             await set_within(self._rules_changed, LOOK_S)
 
     # Reports
@@ -367,18 +367,18 @@ class NetworkServices:
         }
 
     def _report(self) -> None:
-        self._say(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
+        self._set_fault(FaultCode.DHCP_FAILED, dict(self._ports.dhcp.failures()))
         full = {}
         for usage in self.usages():
             v4 = self._served[usage.network].v4
             if usage.free == 0 and v4 is not None:
                 full[usage.network] = f"{v4.start} to {v4.end} is given away"
-        self._say(FaultCode.DHCP_RANGE_FULL, full)
+        self._set_fault(FaultCode.DHCP_RANGE_FULL, full)
         why = self._names_why or self._ports.names.failure()
-        self._say(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
-        self._say(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
+        self._set_fault(FaultCode.NAME_SERVER_FAILED, {"all": why} if why else {})
+        self._set_fault(FaultCode.METADATA_FAILED, dict(self._ports.metadata.failures()))
 
-    def _say(self, code: FaultCode, why: dict[str, str]) -> None:
+    def _set_fault(self, code: FaultCode, why: dict[str, str]) -> None:
         if not why:
             self._faults.clear(code, self._subject)
             return

@@ -22,12 +22,17 @@ class MovedStore(msgspec.Struct, frozen=True, kw_only=True):
     """To where."""
 
     server: str
-    """Address of the API server."""
-    namespace: str
-    """Of the Secret with the keys."""
+    """Address of the API server, or the ensemble in words."""
+    namespace: str = ""
+    """Of the Secret with the keys; empty: it is an ensemble of ZooKeeper."""
     source: str
     """Incarnation of the store in the directory."""
     at: datetime
+
+    @property
+    def place(self) -> str:
+        """Where it is now, in words."""
+        return f"{self.server}, namespace {self.namespace}" if self.namespace else self.server
 
 
 def read_moved(directory: Path) -> MovedStore | None:
@@ -50,7 +55,7 @@ def check_not_moved(directory: Path) -> None:
     """``Refused`` names the store that took the place of the one in the directory."""
     if (moved := read_moved(directory)) is not None:
         raise Refused(
-            f"this cluster was moved to {moved.server}, namespace {moved.namespace}, on {moved.at:%Y-%m-%d %H:%M}",
+            f"this cluster was moved to {moved.place}, on {moved.at:%Y-%m-%d %H:%M}",
             place=str(directory),
             remedy=f"outlive controller runs it there; outlive migrate-store ends a move that was interrupted; {_BACK}",
         )

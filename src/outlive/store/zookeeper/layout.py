@@ -7,6 +7,7 @@ makes names unique. ``bumps/P/<shard>`` is a log of changes; its entries are num
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Final
 
@@ -20,6 +21,7 @@ HOST_SHARD: Final = "host-"
 """What the names of shards begin with that hold the changes of one host's objects."""
 ENTRY: Final = "c"
 """What the names of entries of a log begin with, before the ten digits that the server adds."""
+_ENTRY_PATH: Final = re.compile(rf"/({ALL}|{HOST_SHARD}[^/]*)/{ENTRY}[0-9]{{10}}$")
 SCHEMA_PATH: Final = "/schema"
 """The version of the storage schema; the same in all documents, since it says which of them counts."""
 
@@ -69,6 +71,12 @@ def entry_path(log: str, number: int) -> str:
 def entry_number(path: str) -> int:
     """The number of an entry, by its path or name."""
     return int(path.rpartition("/")[2][len(ENTRY) :])
+
+
+def is_entry(path: str) -> bool:
+    """Whether it is the path of an entry of a log. Readers of another log list again, so nobody copies entries; and a
+    log whose server has not counted up to them would never get past them."""
+    return _ENTRY_PATH.search(path) is not None
 
 
 def split_object(child: str) -> tuple[str, str]:

@@ -7,7 +7,9 @@ same work, and nothing that must be safe rests on it: whoever holds one checks i
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
 
 from kazoo import exceptions as zk
 
@@ -24,10 +26,16 @@ from outlive.store.schema.lock_tries import (
     pause_before_next,
 )
 from outlive.store.zookeeper.client import ZooKeeperClient
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
 from outlive.store.zookeeper.requests import Operation, TransactionRefused
+
+if TYPE_CHECKING:
+    from outlive.store.zookeeper.schema_view import SchemaView
 
 READER: Final = "-r-"
 WRITER: Final = "-w-"
+REST_S: Final = 30.0
+"""How long to wait for the end of a change of the storage schema."""
 _DIGITS: Final = 10
 _log = get_logger("store.zookeeper")
 
@@ -106,6 +114,27 @@ class StoreLock:
 
     async def _mine(self) -> list[str]:
         return [name for name in await self._names() if name.startswith(self._prefix)]
+
+
+@asynccontextmanager
+async def tree_at_rest(client: ZooKeeperClient, schema: SchemaView, *, clock: Clock) -> AsyncIterator[TreeLayout]:
+    """Keep everybody from changing the storage schema meanwhile; where everything lies. ``Unavailable``: it is being
+    changed."""
+    changing = Unavailable(
+        "the storage schema is being changed", remedy="try again when outlive schema status says that it is over"
+    )
+    path = (await schema.layout()).base("schema.locks")
+    await client.ensure(path, await client.get_acl(SCHEMA_PATH))
+    lock = StoreLock(client, path, owner=f"rest-{id(client)}-{clock.now()}", shared=True, clock=clock)
+    if (await lock.acquire(REST_S)).result is not LockAnswer.ACQUIRED:
+        raise changing
+    try:
+        await schema.read()
+        if schema.is_moving:
+            raise changing
+        yield await schema.layout()
+    finally:
+        await lock.release()
 
 
 async def is_locked(client: ZooKeeperClient, path: str) -> bool:

@@ -6,32 +6,41 @@ from collections.abc import Sequence
 
 from kazoo.security import ACL
 
-from outlive.base.errors import Unavailable
+from outlive.base.clock import Clock
 from outlive.resources import KINDS
 from outlive.store.schema.documents import latest_version
-from outlive.store.schema.state import SchemaState, decode_state
 from outlive.store.zookeeper.access import ZooKeeperAccess
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
+from outlive.store.zookeeper.locks import tree_at_rest
 from outlive.store.zookeeper.permissions import SECTIONS, acls, digest_id, encode_acl
 from outlive.store.zookeeper.requests import put
 from outlive.store.zookeeper.schema_view import SchemaView
 
 
-async def prepare_store(client: ZooKeeperClient, schema: SchemaView, coordinators: ZooKeeperAccess | None) -> None:
+async def prepare_store(
+    client: ZooKeeperClient, schema: SchemaView, coordinators: ZooKeeperAccess | None, *, clock: Clock
+) -> None:
     """Make it by the storage schema that is there, by the newest one where none is. ``coordinators``: whom controllers,
     as which the client works, let read and write what is theirs; without it anybody may do anything."""
     await client.ensure_chroot()
-    found = await client.get(SCHEMA_PATH, fresh=True)
-    state = SchemaState(version=latest_version()) if found is None else decode_state(found[0], SCHEMA_PATH)
-    if state.moving is not None:
-        raise Unavailable("the storage schema is being changed", remedy="try again when outlive schema status says so")
-    layout = TreeLayout(schema.document(state.version))
-    given = dict(acls(layout, digest_id(client.access), digest_id(coordinators))) if coordinators else {}
+    if await client.get(SCHEMA_PATH, fresh=True) is None:
+        newest = latest_version()
+        acl = _acls(TreeLayout(schema.document(newest)), client, coordinators).get(SCHEMA_PATH)
+        await client.make(SCHEMA_PATH, str(newest).encode(), acl)
+    async with tree_at_rest(client, schema, clock=clock) as layout:
+        await _prepare(client, layout, _acls(layout, client, coordinators))
+
+
+def _acls(layout: TreeLayout, client: ZooKeeperClient, coordinators: ZooKeeperAccess | None) -> dict[str, list[ACL]]:
+    return dict(acls(layout, digest_id(client.access), digest_id(coordinators))) if coordinators else {}
+
+
+async def _prepare(client: ZooKeeperClient, layout: TreeLayout, given: dict[str, list[ACL]]) -> None:
     for key in layout.document.zookeeper["base"]:
         path = layout.base(key)
-        if path != "/" and not key.startswith("schema."):
-            await client.make(path, str(state.version).encode() if path == SCHEMA_PATH else b"", given.get(path))
+        if path != "/" and not key.startswith("schema"):
+            await client.make(path, b"", given.get(path))
     for path, acl in given.items():
         await client.set_acl([path], acl)
     for kind in filter(layout.keeps, KINDS.values()):

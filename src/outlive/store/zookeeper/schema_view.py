@@ -74,6 +74,11 @@ class SchemaView:
         return 0 if self._state is None else self._state.version
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a change of the tree was under way when it was last read."""
+        return self._state is not None and self._state.moving is not None
+
+    @property
     def condition(self) -> Operation:
         """For a transaction: that nothing has changed since it was read."""
         return check(SCHEMA_PATH, self._znode)

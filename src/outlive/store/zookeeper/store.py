@@ -103,7 +103,7 @@ class ZooKeeperStore:
     async def prepare(self, coordinators: ZooKeeperAccess | None = None) -> None:
         """Make what a new store needs, the chroot first; what is there stays. ``coordinators``: whom controllers, as
         which this store is opened, let read and write what is theirs; without it anybody may do anything."""
-        await prepare_store(self.client, self.schema, coordinators)
+        await prepare_store(self.client, self.schema, coordinators, clock=self.clock)
 
     async def acl(self, kind: type[Resource], layout: TreeLayout) -> Sequence[ACL]:
         """What znodes below a kind's own are made with, as its data says: of the ACL itself servers show digests only

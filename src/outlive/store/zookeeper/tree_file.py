@@ -1,6 +1,7 @@
 """The tree of an ensemble as one value: all znodes below the chroot but those that go with a session.
 
-What ZooKeeper and others keep for themselves at the root is left alone.
+What ZooKeeper and others keep for themselves at the root is left alone. What counts in one ensemble only is left out:
+entries of logs, whose numbers the server counts, and the versions that moved objects kept.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ import msgspec
 from kazoo.security import ACL
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Refused, Unavailable
+from outlive.base.errors import Refused
 from outlive.resources import KINDS
-from outlive.store.schema.lock_tries import LockAnswer
-from outlive.store.schema.state import SchemaState, decode_state
+from outlive.store.schema.state import split_moved
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import SCHEMA_PATH
-from outlive.store.zookeeper.locks import StoreLock
+from outlive.store.zookeeper.layout import TreeLayout, is_entry
+from outlive.store.zookeeper.locks import tree_at_rest
 from outlive.store.zookeeper.requests import Operation, create, put
 from outlive.store.zookeeper.store import ZooKeeperStore
 
@@ -33,8 +33,6 @@ TRANSACTION_BYTES: Final = 400_000
 """Data of one transaction at most."""
 LEVEL: Final = 256
 """Znodes that are read together."""
-LOCK_S: Final = 30.0
-"""How long to wait for the end of a change of the schema."""
 
 
 class TreeFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -50,42 +48,41 @@ class TreeFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 async def dump_tree(store: ZooKeeperStore, *, clock: Clock) -> TreeFile:
     """Read the tree. It is no snapshot: what is written meanwhile may be in it or not, object by object."""
-    client, layout = store.client, await store.layout()
-    locks = layout.base("schema.locks")
-    await client.ensure(locks, await client.get_acl(SCHEMA_PATH))
-    lock = StoreLock(client, locks, owner=f"backup-{id(store)}-{clock.now()}", shared=True, clock=clock)
-    if (await lock.acquire(LOCK_S)).result is not LockAnswer.ACQUIRED:
-        raise Unavailable("the storage schema is being changed", remedy="try again when outlive schema status says so")
-    try:
-        state = await _idle_state(client)
+    async with tree_at_rest(store.client, store.schema, clock=clock) as layout:
         nodes: dict[str, str] = {}
         acls = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
-        async for path, data in _walk(client):
+        async for path, data in _walk(store.client):
             # With which ACL a kind's objects are made belongs to the ensemble, whose users have passwords of their own.
-            nodes[path] = "" if path in acls else base64.b64encode(data).decode()
-        return TreeFile(version=state.version, taken_at=as_datetime(clock.now()), nodes=nodes)
-    finally:
-        await lock.release()
+            if not is_entry(path):
+                nodes[path] = "" if path in acls else base64.b64encode(split_moved(data)[0]).decode()
+        return TreeFile(version=layout.document.version, taken_at=as_datetime(clock.now()), nodes=nodes)
 
 
 async def restore_tree(store: ZooKeeperStore, found: TreeFile) -> int:
-    """Replace the tree; the number of znodes. ``Refused`` for a file of another schema than the tree's."""
-    client = store.client
-    state = await _idle_state(client)
-    if found.version != state.version:
+    """Replace the tree; the number of znodes. ``Refused`` for a file of another schema than the tree's.
+
+    A process that ends in the middle leaves a part of it, which the next one completes.
+    """
+    async with tree_at_rest(store.client, store.schema, clock=store.clock) as layout:
+        return await _restore(store.client, layout, found)
+
+
+async def _restore(client: ZooKeeperClient, layout: TreeLayout, found: TreeFile) -> int:
+    version = layout.document.version
+    if found.version != version:
         raise Refused(
-            f"the file is of storage schema {found.version}, and the tree of {state.version}",
+            f"the file is of storage schema {found.version}, and the tree of {version}",
             remedy=f"bring the cluster to schema {found.version} first: outlive schema upgrade --to {found.version}",
         )
-    layout = await store.layout()
     kept = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
-    there = {path: None async for path, _ in _walk(client)}
-    surplus = [path for path in there if path not in found.nodes and path not in kept]
+    wanted = [path for path in found.nodes if not is_entry(path)]
+    there = {path async for path, _ in _walk(client)}
+    surplus = [path for path in there.difference(wanted) if path not in (*kept, layout.base("schema.locks"))]
     await client.delete_many(sorted(surplus, key=lambda path: -path.count("/")))
     operations: list[tuple[Operation, int]] = []
     acls: dict[str, list[ACL]] = {}
-    for path in sorted(found.nodes, key=lambda one: (one.count("/"), one)):
-        data = base64.b64decode(found.nodes[path])
+    for path in sorted(wanted, key=lambda one: (one.count("/"), one)):
+        data, _ = split_moved(base64.b64decode(found.nodes[path]))
         if path in there and path in kept:
             continue
         if path in there:
@@ -106,16 +103,6 @@ async def restore_tree(store: ZooKeeperStore, found: TreeFile) -> int:
     if part:
         await client.commit(part)
     return len(operations)
-
-
-async def _idle_state(client: ZooKeeperClient) -> SchemaState:
-    found = await client.get(SCHEMA_PATH, fresh=True)
-    if found is None:
-        raise Unavailable(f"{client.access.place} holds no store of Outlive", remedy="correct chroot")
-    state = decode_state(found[0], SCHEMA_PATH)
-    if state.moving is not None:
-        raise Unavailable("the storage schema is being changed", remedy="try again when outlive schema status says so")
-    return state
 
 
 async def _walk(client: ZooKeeperClient) -> AsyncIterator[tuple[str, bytes]]:

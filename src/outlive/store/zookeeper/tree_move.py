@@ -9,7 +9,6 @@ nobody else has gone on with the move meanwhile (docs/operating/upgrades.md).
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
@@ -40,7 +39,7 @@ from outlive.store.schema.state import (
     split_moved,
 )
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, split_object
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry, split_object
 from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.permissions import acls_as, digest_id, encode_acl
 from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, put, remove
@@ -53,8 +52,6 @@ LEVEL: Final = 256
 """Znodes whose children are read together."""
 LOCK_S: Final = 300.0
 """How long to wait for another one that moves the tree."""
-_ENTRY: Final = re.compile(r"/(all|host-[^/]*)/c[0-9]{10}$")
-"""An entry of a log of changes: readers of a moved log list again, so that its entries are not needed."""
 
 _replace = msgspec.structs.replace
 _log = get_logger("store.zookeeper")
@@ -277,7 +274,7 @@ class TreeMover:
                 await self._commit_all(made)
                 for parent, children in zip(part, await self._client.children_many(sources), strict=True):
                     below = [f"{parent}/{child}" for child in children or ()]
-                    following += [one for one in below if not _ENTRY.search(f"{source}{one}")]
+                    following += [one for one in below if not is_entry(f"{source}{one}")]
             level = following
 
     def _check_time(self, move: SchemaMove) -> None:

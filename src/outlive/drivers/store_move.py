@@ -1,6 +1,7 @@
-"""Moves all objects of a cluster from its embedded store to an API server (docs/operating/kubernetes.md#move).
+"""Moves all objects of a cluster from its embedded store to an API server or an ensemble
+(docs/operating/kubernetes.md#move, docs/operating/zookeeper.md#move).
 
-The API server gives every object another uid, and its generations begin anew. So each object is created first, and
+The new store gives every object another uid, and its generations begin anew. So each object is created first, and
 compared once the new uids of all are known: what names the uid of another object then names the new one, in fields and
 in texts. Uids of objects that are gone stay as they are, and still name nothing. A host whose Membership has another
 uid than it remembers takes over what it runs under a new epoch, as after a restore (``node.membership.join``).
@@ -21,7 +22,7 @@ import msgspec
 from outlive.base.clock import Clock
 from outlive.base.errors import Refused
 from outlive.base.phrases import listing
-from outlive.drivers.kubernetes.shared_keys import Move
+from outlive.drivers.shared_keys import StoreMove
 from outlive.resources import KINDS, Cluster, Membership, ObjectMeta, Resource, Token
 from outlive.resources.cluster import CLUSTER, CLUSTER_ID_ANNOTATION, Pause, cluster_id
 from outlive.resources.codec import decode, encode
@@ -64,7 +65,7 @@ def check_at_rest(objects: Iterable[Resource]) -> None:
         )
 
 
-def moved_object(obj: Resource, uids: Mapping[str, str], move: Move) -> Resource:
+def moved_object(obj: Resource, uids: Mapping[str, str], move: StoreMove) -> Resource:
     """The object as the new store is to have it, but for what only that store says of it.
 
     ``uids``: old → new. A token keeps the beginning of its time. What a host saw of others' silence is not moved.
@@ -117,15 +118,15 @@ def check_target(there: Iterable[Resource], ours: Collection[Key]) -> None:
     """``Refused`` where the new store has objects that are not ``ours``."""
     if others := sorted(f"{one.kind()}/{one.name}" for one in there if _key(one) not in ours):
         raise Refused(
-            f"the API server has other objects: {listing(others, most=NAMED)}",
-            remedy="delete them if they are not needed, or move the cluster to another API server",
+            f"the new store has other objects: {listing(others, most=NAMED)}",
+            remedy="delete them if they are not needed, or move the cluster to another place",
         )
 
 
 async def move_objects(
     objects: Sequence[Resource],
     target: Store,
-    move: Move,
+    move: StoreMove,
     clock: Clock,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Counter[str]:
@@ -174,7 +175,7 @@ async def move_objects(
     if wrong or len(now) != len(objects):
         others = [f"{kind}/{name}" for kind, name in now.keys() - {_key(one) for one in objects}]
         raise Refused(
-            f"somebody else writes to the API server: {listing(sorted(wrong + others), most=NAMED)}",
+            f"somebody else writes to the new store: {listing(sorted(wrong + others), most=NAMED)}",
             remedy="stop who does that, and repeat",
         )
     return Counter(one.kind() for one in objects)
