@@ -282,7 +282,7 @@ class NetworkLab(Lab):
         try:
             for name in names:
                 self.outlive("vm", "move", name, "--to", target, "--force-live")
-            until(lambda: all(target in self.copies(name) for name in names), "the target waits for all", 20, 0.02)
+            until(lambda: all(target in self.copies(name) for name in names), "the target waits for all", 60, 0.02)
         finally:
             chassis.resume()
 
