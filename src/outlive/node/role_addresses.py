@@ -7,6 +7,7 @@ cannot (``RoleGuardPort``). An address is remembered before it is added, and for
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
@@ -65,6 +66,11 @@ class RoleAddresses:
         await self._guard.start()
         await self._guard.extend(seconds)
 
+    @property
+    def is_allowed(self) -> bool:
+        """Whether this host may have addresses."""
+        return self._allowed
+
     def allow(self) -> None:
         """This host has taken the role: it may have addresses until ``remove_all``."""
         self._allowed = True
@@ -72,7 +78,8 @@ class RoleAddresses:
     async def add(self, phase: AddressPhase, confirm: Callable[[], Awaitable[bool]]) -> None:
         """Bring the addresses of a phase in line with what is wanted: what is not wanted any more goes first.
 
-        ``Refused`` if ``confirm`` says that the role is another's: it is asked before each batch.
+        ``Refused`` if ``confirm`` says that the role is another's: it is asked before each batch; and if this host may
+        have none by now.
         """
         async with self._changing:
             wanted = dict.fromkeys(self._wanted().get(phase, ()))
@@ -87,11 +94,23 @@ class RoleAddresses:
                 async with OrderedTaskGroup() as group:
                     for place in new[first : first + AT_ONCE]:
                         group.create_task(self._add_one(place, phase))
+            if new and self._revoked():
+                raise Refused("this host is not fit for the role now", remedy="see whether its daemon renews")
 
     async def follow(self, confirm: Callable[[], Awaitable[bool]]) -> None:
         """The same for all phases."""
         for phase in PHASES:
             await self.add(phase, confirm)
+
+    async def forget_lost(self) -> None:
+        """Read what the kernel has, and forget what somebody else has removed: ``follow`` adds it again."""
+        async with self._changing:
+            found = await self._links.read()
+            present = {(link.name, ipaddress.ip_interface(one)) for link in found.links for one in link.addresses}
+            for device, address in list(self._have):
+                if (device, ipaddress.ip_interface(address)) not in present:
+                    _log.warning("primary.address_lost", device=device, address=address)
+                    self._have.pop((device, address), None)
 
     async def remove(self, phase: AddressPhase) -> bool:
         """Remove the addresses of a phase; whether all of them are gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -29,8 +29,8 @@ from outlive.node.handover import (
     note_added,
     note_removed,
 )
-from outlive.node.ports.links import NoLinks
-from outlive.node.primary import GUARD_S, Primary
+from outlive.node.ports.links import FoundLinks, HostLink, NoLinks
+from outlive.node.primary import GUARD_S, KERNEL_S, Primary
 from outlive.node.primary_elector import ROLE, PrimaryElector
 from outlive.node.primary_requests import describe_handover, role_of
 from outlive.node.role_addresses import RoleAddresses
@@ -64,6 +64,7 @@ class Cable:
     def __init__(self, clock: LoopClock) -> None:
         self.clock = clock
         self.have: dict[str, dict[str, float]] = {}
+        self.device_of: dict[str, str] = {}
         self.gap_s: dict[str, float] = {}
         self.overlap_s: dict[str, float] = {}
         self._free_since: dict[str, float] = {}
@@ -71,6 +72,7 @@ class Cable:
 
     def add(self, host: str, device: str, address: str) -> None:
         now, hosts = self.clock.monotonic(), self.have.setdefault(address, {})
+        self.device_of[address] = device
         if not hosts and address in self._free_since:
             self.gap_s[address] = max(self.gap_s.get(address, 0.0), now - self._free_since[address])
         if host not in hosts:
@@ -94,6 +96,10 @@ class CableLinks(NoLinks):
     def __init__(self, host: str, cable: Cable) -> None:
         self.host, self.cable = host, cable
         self.hangs_in: AddressPhase = ""
+
+    async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
+        own = [one for one, hosts in self.cable.have.items() if self.host in hosts]
+        return FoundLinks(links=tuple(HostLink(name=self.cable.device_of[one], addresses=(one,)) for one in own))
 
     async def add_address(self, device: str, address: str) -> None:
         await asyncio.sleep(0.02)
@@ -353,6 +359,33 @@ def test_a_host_that_is_not_fit_gives_the_role_up() -> None:
         assert it.owners() <= {"b"}
         await it.clock.sleep(8)
         assert (it.owners(), (await it.record()).holder) == ({"b"}, "b")
+
+    told(story)
+
+
+def test_a_host_that_is_not_fit_for_a_moment_only_has_its_addresses_again() -> None:
+    async def story(it: Hosts) -> None:
+        assert it.owners() == {"a"}
+        term, elector = (await it.record()).term, it.primaries["a"].elector
+        while it.owners():  # until the short look has seen it; the long one, which gives the role up, has not
+            elector.may_stand = lambda: False
+            await it.clock.sleep(0.05)
+        elector.may_stand = lambda: True
+        await it.clock.sleep(2)
+        assert ((await it.record()).holder, (await it.record()).term) == ("a", term)
+        assert it.owners() == {"a"}
+        assert all(it.cable.have.values()), "each of them"
+
+    told(story)
+
+
+def test_an_address_that_somebody_removes_comes_back() -> None:
+    async def story(it: Hosts) -> None:
+        for places in PLACES.values():
+            for device, address in places:
+                it.cable.remove("a", device, address)
+        await it.clock.sleep(KERNEL_S + 1)
+        assert all(it.cable.have.values())
 
     told(story)
 

@@ -230,6 +230,10 @@ class Judge:
         """A process asked for what the server would refuse its token: a daemon needs nothing of that."""
         self._found("token", what, f"{process} reads {what}")
 
+    def placed(self, address: str, text: str) -> None:
+        """An address of hosts is on several of them, or on none, for too long."""
+        self._found("address", address, text)
+
     def _found(self, invariant: str, subject: str, text: str) -> None:
         if not text or (invariant, subject, text) in self._reported or len(self.violations) >= VIOLATIONS_LIMIT:
             return
