@@ -66,7 +66,7 @@ class SimKernel:
 
     def read(self, sysctls: Collection[str]) -> FoundLinks:
         """As ``LinkPort``."""
-        found = {key: self._sysctls.get(key, "0") for key in sysctls if self._has_setting(key)}
+        found = {key: self._sysctls.get(key, "0") for key in sorted(sysctls) if self._has_setting(key)}
         return FoundLinks(links=tuple(self._links.values()), routes=tuple(self._routes), sysctls=found)
 
     def addresses(self, device: str) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ class SimNames:
     async def keep_zones(self, zones: Collection[str]) -> None:
         """As ``NamePort``."""
         self._process.check()
-        for name in self._zones.keys() - set(zones):
+        for name in [one for one in self._zones if one not in zones]:
             del self._zones[name]
 
 

@@ -22,6 +22,14 @@ def _hang_links(world: World, host: SimHost, for_: Duration | None = None) -> No
     after(for_, kernel.answers.set)
 
 
+@verb("lose-addresses", "somebody removes the addresses of the primary from the devices of {who}")
+def _lose_addresses(world: World, host: SimHost) -> None:
+    """By hand; nothing happens where the host has none."""
+    own = own_networks(world)
+    for device, address in list(own.guards[host.name].noted):
+        own.kernels[host.name].remove_address(device, address)
+
+
 @verb("kill-role-guard", "the process of {who} dies that takes addresses of the primary back")
 def _kill_role_guard(world: World, host: SimHost) -> None:
     """The daemon starts it again."""
