@@ -144,6 +144,7 @@ class World:
             self.fabric.ovn.flow_listeners.append(self.judge.switched)
         if self.own is not None and self.addresses is not None:
             self.own.changed = self.addresses.look
+            self.judge.addresses_at_rest = self.addresses.rest
         self._add_controllers()
 
     # What others look at

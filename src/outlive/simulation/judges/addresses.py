@@ -9,6 +9,7 @@ and one coordinator is fit for the role all that time.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,9 @@ from outlive.base.phrases import listing
 from outlive.node.handover import HOLDER_S
 from outlive.node.primary import GUARD_S, MARGIN_S
 from outlive.node.primary_elector import ROLE
+from outlive.node.services.dhcp import lease_name
 from outlive.node.services.metadata import METADATA_ADDRESS
-from outlive.resources import Election, Hypervisor, VirtualNetwork
+from outlive.resources import DhcpLease, Election, Hypervisor, VirtualNetwork
 from outlive.resources.networks import bridge_name
 from outlive.runtime.election import BELIEF, RENEW_S, SILENCE_S
 from outlive.simulation.history import HistoryEvent
@@ -40,6 +42,8 @@ LOST_S: Final = BELIEF * SILENCE_S + MARGIN_S + SLACK_S
 """The same where the role was taken from a holder that stalls: it does not believe in it for longer."""
 ABSENT_S: Final = max(SILENCE_S + RENEW_S, HOLDER_S) + 3.0
 """An address may be on no host for so long: the silence of an election, or until a leaver is waited for no more."""
+STORED_S: Final = 20.0
+"""So long after a guest was given an address the store knows it, where it answers."""
 JUDGED_EVERY_S: Final = 0.25
 
 
@@ -83,6 +87,7 @@ class Addresses:
             found, hosts = self._found.setdefault(place, Presence(since_s=now_s)), there.get(place, ())
             if hosts == found.hosts:
                 continue
+            self._notice_circumstances(now_s)
             self._judge(place, found, now_s)
             self._note_lengths(found, now_s)
             found.hosts, found.since_s, found.smooth, found.given_back = hosts, now_s, True, False
@@ -92,13 +97,29 @@ class Addresses:
     def judge(self) -> None:
         """Nothing may have changed, and time has passed."""
         now_s, wanted = self._world.clock.monotonic(), self._wanted()
-        circumstances = self._describe_circumstances()
-        if circumstances != self._circumstances:
-            self._circumstances, self._calm_since_s = circumstances, now_s
+        self._notice_circumstances(now_s)
         for place, found in self._found.items():
             if len(found.hosts) > 1 or (not found.hosts and place in wanted):
                 self._judge(place, found, now_s)
                 self._note_lengths(found, now_s)
+
+    def rest(self) -> Iterator[tuple[str, str]]:
+        """Guests with an address that somebody else has as well, or that the store does not know though who gave it is
+        the primary still."""
+        now_s, election = self._world.clock.monotonic(), self._world.store.find(Election, ROLE)
+        for network in self._own.managed:
+            owners: dict[str, str] = {}
+            for given in self._own.in_use(network.name):
+                other = owners.setdefault(given.address, given.mac)
+                if other != given.mac:
+                    yield given.mac, f"{given.mac} and {other} have {given.address} on {network.name}"
+                late = now_s - max(given.at_s, self._calm_since_s) > STORED_S
+                if not late or election is None or election.record.holder != given.host or not self._is_fit():
+                    continue
+                lease = self._world.store.find(DhcpLease, lease_name(network.name, given.mac))
+                if lease is None or lease.address != given.address:
+                    stored = "nothing" if lease is None else lease.address
+                    yield given.mac, f"{given.mac} has {given.address} on {network.name}, and the store knows {stored}"
 
     def _note_lengths(self, found: Presence, now_s: float) -> None:
         if len(found.hosts) > 1:
@@ -192,10 +213,12 @@ class Addresses:
         )
         return not stuck and self._store_answers() and any(map(self._fit, self._coordinators()))
 
-    def _describe_circumstances(self) -> tuple[object, ...]:
+    def _notice_circumstances(self, now_s: float) -> None:
         """All on which it depends who can be the primary; while it stays the same, an election ends."""
         runs = tuple((self._world.hosts[name].daemon.runs, self._fit(name)) for name in self._coordinators())
-        return (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._wanted())
+        found = (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._wanted())
+        if found != self._circumstances:
+            self._circumstances, self._calm_since_s = found, now_s
 
     def _pace(self) -> float:
         """How fast the slowest clock of a coordinator runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,15 @@ from outlive.simulation.history import History
 from outlive.simulation.hosts import SimHost
 from outlive.simulation.links.kernel import LinkClient, SimKernel, SimLinkNotes
 from outlive.simulation.links.role_guards import RoleGuardClient, SimRoleGuard
-from outlive.simulation.links.services import GuestLeases, LeaseSpool, SimDhcp, SimFirewall, SimMetadata, SimNames
+from outlive.simulation.links.services import (
+    GivenAddress,
+    GuestLeases,
+    LeaseSpool,
+    SimDhcp,
+    SimFirewall,
+    SimMetadata,
+    SimNames,
+)
 from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process
 from outlive.simulation.spec import WorldSpec
@@ -105,7 +114,9 @@ class OwnNetworks:
             await clock.sleep(ASKS_S)
             for network in self.managed:
                 for vm, host, run_id, mac in self._interfaces(network.name):
-                    if not self.guests.of(network.name, mac, run_id) and self._networks.reaches(Segment.VM, host):
+                    if not self.guests.address_of(network.name, mac, run_id) and self._networks.reaches(
+                        Segment.VM, host
+                    ):
                         self._request(network.name, vm, run_id, mac)
 
     def _interfaces(self, network: str) -> Iterator[tuple[str, str, str, str]]:
@@ -121,13 +132,14 @@ class OwnNetworks:
 
     def _request(self, network: str, vm: str, run_id: str, mac: str) -> None:
         """A guest asks everybody, and takes what is answered first."""
-        answering = self.in_use(network)
+        answering = {one.address: one.mac for one in self.in_use(network)}
         for host, dhcp in self._dhcp.items():
             if network in dhcp.servers and self._serves(host, dhcp, network):
                 own = {one for one, owner in answering.items() if owner == mac}
                 address = dhcp.give(network, mac, answering.keys() - own)
                 if address:
-                    self.guests.note(network, mac, run_id, address)
+                    at_s = asyncio.get_running_loop().time()
+                    self.guests.note(GivenAddress(network, mac, run_id, address, host, at_s))
                     self._history.add("lease", vm, f"{vm} is given {address} on {network} by {host}")
                 return
 
@@ -137,7 +149,7 @@ class OwnNetworks:
         is_there = all(subnet.interface in present for subnet in served.subnets)
         return dhcp.alive and sim.lives and not sim.paused and is_there and self._networks.reaches(Segment.VM, host)
 
-    def in_use(self, network: str) -> dict[str, str]:
-        """Address that a running guest of the network has → its MAC."""
+    def in_use(self, network: str) -> list[GivenAddress]:
+        """What guests of the network have that run."""
         running = {mac: run_id for _, _, run_id, mac in self._interfaces(network)}
-        return {address: mac for mac, run_id, address in self.guests.each(network) if running.get(mac) == run_id}
+        return [one for one in self.guests.each(network) if running.get(one.mac) == one.run_id]

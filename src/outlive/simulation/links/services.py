@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from outlive.base.deadline import set_within
 from outlive.base.hashes import stable_hash
@@ -212,23 +212,33 @@ class SimMetadata:
         return {}
 
 
+class GivenAddress(NamedTuple):
+    """What a guest was given, and by whom."""
+
+    network: str
+    mac: str
+    run_id: str
+    """Of the VM: a guest that starts anew asks anew."""
+    address: str
+    host: str
+    at_s: float
+
+
 class GuestLeases:
-    """Addresses that guests use: of each interface the run of its VM, and what it was given."""
+    """Addresses that guests use."""
 
     def __init__(self) -> None:
-        self._leases: dict[tuple[str, str], tuple[str, str]] = {}
+        self._given: dict[tuple[str, str], GivenAddress] = {}
 
-    def of(self, network: str, mac: str, run_id: str) -> str:
+    def address_of(self, network: str, mac: str, run_id: str) -> str:
         """The address that this run of the guest has."""
-        found = self._leases.get((network, mac))
-        return found[1] if found is not None and found[0] == run_id else ""
+        found = self._given.get((network, mac))
+        return found.address if found is not None and found.run_id == run_id else ""
 
-    def note(self, network: str, mac: str, run_id: str, address: str) -> None:
-        """It was given this one."""
-        self._leases[network, mac] = (run_id, address)
+    def note(self, given: GivenAddress) -> None:
+        """A guest was given this."""
+        self._given[given.network, given.mac] = given
 
-    def each(self, network: str) -> Iterator[tuple[str, str, str]]:
-        """MAC, run and address of every interface of a network that was given one."""
-        for (name, mac), (run_id, address) in self._leases.items():
-            if name == network:
-                yield mac, run_id, address
+    def each(self, network: str) -> Iterator[GivenAddress]:
+        """Of every interface of a network that was given one."""
+        return (one for one in self._given.values() if one.network == network)
