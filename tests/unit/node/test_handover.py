@@ -96,13 +96,14 @@ class CableLinks(NoLinks):
     def __init__(self, host: str, cable: Cable) -> None:
         self.host, self.cable = host, cable
         self.hangs_in: AddressPhase = ""
+        self.adds_s = 0.02
 
     async def read(self, sysctls: Collection[str] = ()) -> FoundLinks:
         own = [one for one, hosts in self.cable.have.items() if self.host in hosts]
         return FoundLinks(links=tuple(HostLink(name=self.cable.device_of[one], addresses=(one,)) for one in own))
 
     async def add_address(self, device: str, address: str) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(self.adds_s)
         self.cable.add(self.host, device, address)
 
     async def remove_address(self, device: str, address: str) -> None:
@@ -375,6 +376,43 @@ def test_a_host_that_is_not_fit_for_a_moment_only_has_its_addresses_again() -> N
         assert ((await it.record()).holder, (await it.record()).term) == ("a", term)
         assert it.owners() == {"a"}
         assert all(it.cable.have.values()), "each of them"
+
+    told(story)
+
+
+def test_a_holder_notes_no_phase_that_it_could_not_add() -> None:
+    async def story(it: Hosts) -> None:
+        elector = it.primaries["b"].elector
+        it.links["b"].adds_s = 0.4
+        await it.ask("b")
+        while (await it.record()).holder != "b":
+            await it.clock.sleep(0.02)
+        elector.may_stand = lambda: False
+        await it.clock.sleep(2)
+        handover = (await it.record()).handover
+        assert handover is not None
+        assert (handover.added, it.owners()) == ("", {"a"})
+        elector.may_stand = lambda: True
+        await it.clock.sleep(8)
+        assert it.owners() == {"b"}
+        assert it.cable.gap_s == {}, "no address was absent at any time"
+
+    told(story)
+
+
+def test_a_leaver_whose_daemon_died_meanwhile_says_that_it_has_no_address_left() -> None:
+    async def story(it: Hosts) -> None:
+        it.links["b"].adds_s = 0.5
+        await it.ask("b")
+        while not (handover := (await it.record()).handover) or not handover.added:
+            await it.clock.sleep(0.02)
+        it.tasks["a"].cancel()
+        await it.clock.sleep(0.1)
+        it.tasks["a"] = asyncio.create_task(it.primaries["a"].run())
+        await it.clock.sleep(6)
+        assert it.owners() == {"b"}
+        assert all(it.cable.have.values())
+        assert it.faults["b"].active == (), "nobody has waited for it"
 
     told(story)
 
