@@ -215,7 +215,8 @@ class Addresses:
 
     def _notice_circumstances(self, now_s: float) -> None:
         """All on which it depends who can be the primary; while it stays the same, an election ends."""
-        runs = tuple((self._world.hosts[name].daemon.runs, self._fit(name)) for name in self._coordinators())
+        hosts = self._world.hosts
+        runs = tuple((hosts[name].daemon.runs, self._works(name), self._fit(name)) for name in self._coordinators())
         found = (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._wanted())
         if found != self._circumstances:
             self._circumstances, self._calm_since_s = found, now_s
