@@ -28,6 +28,7 @@ from outlive.node.former_primary import FormerPrimary
 from outlive.node.handover import (
     HANDOVER_STEP,
     LEAVER_S,
+    PHASES,
     POLL_S,
     HandoverInput,
     note_added,
@@ -143,6 +144,7 @@ class Primary:
             await self.elector.give_back(handover=None)
 
     async def _work(self) -> None:
+        await self._note_gone()
         while True:
             term = await self.elector.wait_leader()
             leading = asyncio.create_task(self._lead(term), name="primary leads")
@@ -225,6 +227,9 @@ class Primary:
                     seen, since_s = record.handover, now_s
                 step = HANDOVER_STEP.function(HandoverInput(host=self._host, record=record, waited_s=now_s - since_s))
                 noted = True
+                if await self._allow_again(addresses) and record.handover is not None and record.handover.added:
+                    for phase in PHASES[: PHASES.index(record.handover.added) + 1]:  # the leaver may have none of them
+                        await addresses.add(phase, lambda: self.elector.confirm(term))
                 match step.do:
                     case "add":
                         await addresses.add(step.phase, lambda: self.elector.confirm(term))
@@ -244,11 +249,20 @@ class Primary:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)
 
+    async def _allow_again(self, addresses: RoleAddresses) -> bool:
+        """Let this host have addresses that it dropped while it was not fit for the role, which is its own still."""
+        if addresses.is_allowed or not self.elector.is_leader or not self.elector.may_stand():
+            return False
+        await addresses.extend(self.elector.belief_left_s + MARGIN_S)
+        addresses.allow()
+        return True
+
     async def _follow_addresses(self, term: int, *, restore: bool) -> None:
         """Have the addresses as networks and the cluster say now; ``restore``: also those that the kernel has lost."""
         if self._addresses is None:
             return
         try:
+            await self._allow_again(self._addresses)
             await self._addresses.follow(lambda: self.elector.confirm(term))
             if restore:
                 await self._addresses.restore(lambda: self.elector.confirm(term))
@@ -278,6 +292,7 @@ class Primary:
             self._leaving = False
         if not self.elector.is_leader:
             await self._drop()
+        await self._note_gone()
 
     async def _leave_addresses(self, addresses: RoleAddresses) -> None:
         """Remove them phase by phase; returns once they are gone, or once this host has the role again.
@@ -322,7 +337,16 @@ class Primary:
             else:
                 await self._clock.sleep(RETRY_S)
 
-    async def _note_removed(self, phase: AddressPhase) -> None:
+    async def _note_gone(self) -> None:
+        """Note that this host has no address left, so that nobody waits for it, as soon as the store takes that."""
+        while self._addresses is not None and not self._addresses.have and not self.elector.is_leader:
+            if await self._note_removed(PHASES[-1]):
+                return
+            await self._clock.sleep(RETRY_S)
+
+    async def _note_removed(self, phase: AddressPhase) -> bool:
+        """Whether it is noted, or is of no interest to anybody."""
+
         def change(found: Election | None) -> Election | None:
             noted = note_removed(found.record, self._host, phase) if found is not None else None
             if found is None or noted is None:
@@ -330,9 +354,13 @@ class Primary:
             return replace_struct(found, record=replace_struct(found.record, handover=noted))
 
         try:
-            await compare_and_swap(self._store, Election, ROLE, change, clock=self._clock)
-        except OutliveError as error:
-            _log.warning("primary.not_noted", host=self._host, phase=phase, error=str(error))
+            with deadline(READ_S):
+                await compare_and_swap(self._store, Election, ROLE, change, clock=self._clock)
+        except (OutliveError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            _log.warning("primary.not_noted", host=self._host, phase=phase, error=why)
+            return False
+        return True
 
     async def _drop(self) -> None:
         """Remove every address of the role at once."""

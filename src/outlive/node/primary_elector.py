@@ -84,6 +84,7 @@ class PrimaryElector(Elector):
     def _may_take(self, current: Election) -> bool:
         record, now = current.record, self._clock.monotonic()
         self.holder = record.holder
+        silent = self._silent(current)  # also while this host is not fit, so that the silence does not begin anew then
         if self.withdrawn or not self.may_stand():
             return False
         if record.phase != "relinquish":
@@ -92,7 +93,7 @@ class PrimaryElector(Elector):
             self._leaving = (record.term, now)
         stalled = record.phase == "relinquish" and now - self._leaving[1] >= STALL_S
         self.stalled = record.holder if stalled else ""
-        return may_take(self.identity, record, silent=self._silent(current), stalled=stalled)
+        return may_take(self.identity, record, silent=silent, stalled=stalled)
 
     def _taken(self, record: ElectionRecord) -> dict[str, object]:
         handover = begin_handover(record, self.identity)

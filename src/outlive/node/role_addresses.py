@@ -69,6 +69,11 @@ class RoleAddresses:
         await self._guard.start()
         await self._guard.extend(seconds)
 
+    @property
+    def is_allowed(self) -> bool:
+        """Whether this host may have addresses."""
+        return self._allowed
+
     def allow(self) -> None:
         """This host has taken the role: it may have addresses until ``remove_all``."""
         self._allowed = True
@@ -76,7 +81,8 @@ class RoleAddresses:
     async def add(self, phase: AddressPhase, confirm: Callable[[], Awaitable[bool]]) -> None:
         """Bring the addresses of a phase in line with what is wanted: what is not wanted any more goes first.
 
-        ``Refused`` if ``confirm`` says that the role is another's: it is asked before each batch.
+        ``Refused`` if ``confirm`` says that the role is another's: it is asked before each batch; and if this host may
+        have none by now.
         """
         await self._bring_in_line(phase, self._wanted(), confirm)
 
@@ -100,6 +106,8 @@ class RoleAddresses:
                 return
             await self._remove(old)
             await self._add([(place, phase) for place in new], confirm)
+            if new and self._revoked():
+                raise Refused("this host is not fit for the role now", remedy="see whether its daemon renews")
 
     async def restore(self, confirm: Callable[[], Awaitable[bool]]) -> None:
         """Add again what this host should have and its kernel has not: somebody else has removed it, or its device."""

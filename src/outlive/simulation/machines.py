@@ -69,7 +69,7 @@ class HostClock:
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds of ``monotonic``, as fast as it runs now."""
-        loop_s = seconds / (self._rate * min(1.0, self._slew))
+        loop_s = seconds / self.pace
         await asyncio.sleep(max(SHORTEST_SLEEP_S, loop_s) if seconds > 0 else 0.0)
 
     def boot(self) -> None:
@@ -77,6 +77,11 @@ class HostClock:
         self._note()
         self._asleep = False
         self._booted = Instants(self._steered_s, self._raw_s)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of its slowest clock in one second."""
+        return self._rate * min(1.0, self._slew)
 
     def set_rate(self, rate: float) -> None:
         """The crystal runs at ``rate`` from now on; what has passed stays."""

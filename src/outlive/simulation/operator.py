@@ -47,6 +47,9 @@ async def heal(world: World, *, but: Collection[str] = ()) -> None:
     world.disks.spreads_s = SPREADS_S
     if world.fabric is not None:
         heal_networks(world, world.fabric)
+    for kernel in world.own.kernels.values() if world.own is not None else ():
+        kernel.answers.set()
+    world.hung_duties.clear()
     for service in world.controllers.values():
         if service.process is not None:
             service.process.go_on()

@@ -17,12 +17,13 @@ import msgspec
 from outlive.base.duration import parse_duration
 from outlive.base.errors import BadInput
 from outlive.resources import Amounts, DegradingPolicy, FencingPolicy
-from outlive.resources.cluster import Disarmed, RebalancePolicy
+from outlive.resources.cluster import Disarmed, RebalancePolicy, SystemNetwork, SystemNetworkName
 from outlive.resources.documents import Problems
 from outlive.resources.functions import FunctionNeed
 from outlive.resources.hosts import HostSelector, Maintenance, ShutdownPolicy
 from outlive.resources.networks import (
     IN_OVN,
+    MADE_BY_HOSTS,
     DhcpReservation,
     FirewallRule,
     NetworkDhcp,
@@ -271,6 +272,8 @@ class WorldSpec(FromFile, frozen=True, kw_only=True):
     """Of every call to the store, one way."""
     zookeeper: Annotated[int, msgspec.Meta(ge=0, le=7)] = 0
     """So many servers of ZooKeeper keep the store; 0: what keeps it does not fail by itself."""
+    system_networks: dict[SystemNetworkName, SystemNetwork] = {}
+    """Networks of the hosts themselves. Every host is on each of them by a bridge of its own."""
     primary_role: bool = False
     """Whether coordinators stand for the role of the primary."""
     daemons: bool = True
@@ -315,6 +318,11 @@ def ports_of(vm: VmSpec) -> tuple[str, ...]:
 def in_ovn(spec: WorldSpec) -> bool:
     """Whether any network is programmed in OVN."""
     return any(one.type in IN_OVN for one in spec.networks)
+
+
+def makes_links(spec: WorldSpec) -> bool:
+    """Whether hosts make networks of their own."""
+    return bool(spec.system_networks) or any(one.type in MADE_BY_HOSTS for one in spec.networks)
 
 
 def vms_of(spec: WorldSpec) -> tuple[VmSpec, ...]:

@@ -22,6 +22,7 @@ from outlive.resources import (
     CommitmentChange,
     CommittedResource,
     Coverage,
+    DhcpLease,
     Event,
     Fault,
     Hypervisor,
@@ -188,11 +189,16 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 """What may be asked of one named thing. A VM also ``runs`` on hosts and ``answers`` there, and a commitment has
 ``slots`` on hosts, of which some are ``takenBy`` VMs; ``fault`` is named ``<code>.<subject>``, ``commitment`` by its
 uuid, and ``port`` ``<vm>.<number>``."""
+ADDRESS: Final = "address"
+"""An address of hosts' own networks, such as a floating one; it is no object of the store."""
+ADDRESS_FACTS: Final = ("on", "twiceMs", "absentMs")
+"""Hosts that have it, and the longest times that it was on two of them, or on none after it had been on one."""
 FLEET: Final = "fleet"
 """The subject without a name: everything together."""
 FLEET_FACTS: Final = (
     *("running", "hostsInUse", "covered", "uncovered", "recovered", "held", "slots", "consumed", "faults", "events"),
     "portRows",
+    "leases",
     *("batchesAccepted", "batchesRefused", "batchesUnanswered", "batchesDecided"),
 )
 
@@ -201,6 +207,8 @@ def facts_known(subject: str) -> tuple[str, ...]:
     """What may be asked of a subject."""
     if subject == FLEET:
         return FLEET_FACTS
+    if subject == ADDRESS:
+        return ADDRESS_FACTS
     return (*SUBJECTS[subject].facts, "exists", *_REAL.get(subject, ()))
 
 
@@ -222,11 +230,12 @@ class States(FromFile, frozen=True, kw_only=True):
     host: dict[str, Facts] = {}
     coverage: dict[str, Facts] = {}
     fault: dict[str, Facts] = {}
+    address: dict[str, Facts] = {}
     fleet: Facts | None = None
 
     def each(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Subject, name and wanted values; the fleet has the empty name."""
-        for subject in SUBJECTS:
+        for subject in (*SUBJECTS, ADDRESS):
             yield from ((subject, name, facts) for name, facts in getattr(self, subject).items())
         if self.fleet is not None:
             yield FLEET, "", self.fleet
@@ -286,6 +295,8 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     """All facts of one thing, or of everything together; of what is not there only that."""
     if subject == FLEET:
         return fleet_facts(world)
+    if subject == ADDRESS:
+        return _facts_of_address(world, name)
     kind, facts = SUBJECTS[subject]
     found = world.store.find(kind, commitment_name(name) if subject == "commitment" else name)
     known = {fact: look(found) for fact, look in facts.items()} if found is not None else {}
@@ -296,6 +307,14 @@ def facts_of(world: World, subject: str, name: str) -> dict[str, Any]:
     elif subject == "commitment":
         known |= _slots_of(world, name)
     return known
+
+
+def _facts_of_address(world: World, address: str) -> dict[str, Any]:
+    found = world.addresses.presence(address) if world.addresses is not None else None
+    if found is None:
+        return dict.fromkeys(ADDRESS_FACTS)
+    twice_ms, absent_ms = round(1000 * found.longest_twice_s), round(1000 * found.longest_absent_s)
+    return {"on": found.hosts, "twiceMs": twice_ms, "absentMs": absent_ms}
 
 
 def _slots_of(world: World, uuid: str) -> dict[str, Any]:
@@ -330,6 +349,7 @@ def fleet_facts(world: World) -> dict[str, Any]:
         "slots": len(slots),
         "consumed": sum(one.status.consumer is not None for one in slots),
         "faults": tuple(sorted(codes)),
+        "leases": len(world.store.all_of(DhcpLease)),
         "portRows": sum(bool(vm_in(external_ids(row))) for row in ports),
         "batchesAccepted": world.limes.answers["accepted"],
         "batchesRefused": world.limes.answers["refused"],

@@ -22,6 +22,7 @@ from outlive.resources.policies import AffinityPolicy, AffinityRule, PreferredHo
 from outlive.runtime.virtual import run_virtual
 from outlive.simulation.faults.draw import UNTIL_S
 from outlive.simulation.faults.ensembles import on_ensemble
+from outlive.simulation.faults.links import with_functions, with_own_networks
 from outlive.simulation.faults.networks import connected
 from outlive.simulation.faults.sales import selling
 from outlive.simulation.faults.schedule import schedule, staying_off
@@ -127,6 +128,8 @@ def world_of(seed: int) -> WorldSpec:
         },
     )
     spec = connected(Random(seed).fork("networks"), selling(Random(seed).fork("sales"), spec))
+    spec = with_own_networks(Random(seed).fork("links"), spec)
+    spec = with_functions(Random(seed).fork("functions"), spec)
     return on_ensemble(Random(seed).fork("ensemble"), spec)
 
 

@@ -24,7 +24,7 @@ from outlive.node.vm.context import NodeSettings
 from outlive.resources import Amounts, Election, Hypervisor, VirtualMachine, VirtualMachinePort
 from outlive.resources.codec import convert
 from outlive.resources.memberships import RenewalSight
-from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER
+from outlive.resources.writers import CANDIDATE, CONTROLLER, DAEMON, FENCER, PRIMARY
 from outlive.roles.node import HostFunctions, NodePorts, NodeRole
 from outlive.roles.up import ROLE as FAILOVER_ROLE
 from outlive.runtime.units import decode_unit
@@ -35,9 +35,11 @@ from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
 from outlive.simulation.hypervisors import DeadDisks, SimHypervisor
+from outlive.simulation.judges.addresses import JUDGED_EVERY_S, Addresses
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.limes import Limes
+from outlive.simulation.links.processes import OwnNetworks
 from outlive.simulation.machines import HostClock, Machine, MachineClient
 from outlive.simulation.narration import sentence
 from outlive.simulation.network.fabric import Fabric
@@ -47,7 +49,7 @@ from outlive.simulation.networks import Networks, Segment
 from outlive.simulation.process import Process, go
 from outlive.simulation.programs import ControllerRole, SimDuty
 from outlive.simulation.setup import already_running, fabric_ports, resources_of
-from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn
+from outlive.simulation.spec import HostSpec, WorldSpec, hosts_of, in_ovn, makes_links
 from outlive.simulation.stores import QUIET, Author, ProcessStore, Refused, Way, WorldStore, Wrote, with_lag
 from outlive.simulation.tokens import ShownVersion, TokenStore
 from outlive.simulation.verbs import VERBS
@@ -124,6 +126,12 @@ class World:
             self.network_processes = NetworkProcesses(self.fabric, self.networks)
         self.second_network: Service | None = None
         """A network controller that writes beside the one that leads."""
+        self.own: OwnNetworks | None = None
+        """Networks that hosts make themselves, where they do."""
+        self.addresses: Addresses | None = None
+        if makes_links(spec):
+            self.own = OwnNetworks(spec, self.store, self.hosts, self._hypervisors, self.networks, self.history)
+            self.addresses = Addresses(self, self.own)
         self.truth = Truth(
             self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons, fabric=self.fabric
         )
@@ -134,6 +142,9 @@ class World:
         if self.fabric is not None:
             self.fabric.ovn.listeners.append(lambda before, after, _: self.judge.committed(before, after))
             self.fabric.ovn.flow_listeners.append(self.judge.switched)
+        if self.own is not None and self.addresses is not None:
+            self.own.changed = self.addresses.look
+            self.judge.addresses_at_rest = self.addresses.rest
         self._add_controllers()
 
     # What others look at
@@ -183,6 +194,9 @@ class World:
             controller.start()
 
         self.start_task(self._watch_coverage(), name="coverage is judged")
+        if self.own is not None and self.addresses is not None:
+            self.start_task(self.own.ask(self.clock), name="guests ask for addresses")
+            self.start_task(self._watch_addresses(self.addresses), name="addresses are judged")
 
     def start_task(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Do it beside everything else, until the world stops."""
@@ -242,6 +256,11 @@ class World:
             if able and changed != judged and now - changed >= REPORTED_S:
                 judged = changed
                 self.judge.covered()
+
+    async def _watch_addresses(self, addresses: Addresses) -> None:
+        while True:
+            await self.clock.sleep(JUDGED_EVERY_S)
+            addresses.judge()
 
     def _leader(self) -> tuple[int, Process, int] | None:
         """In which term, and who leads failover and can do so: it runs, and the store hears and answers it in time.
@@ -343,8 +362,11 @@ class World:
             refused=partial(self.judge.read, host.daemon.name),
         )
         random = self.random.fork(f"daemon/{process.part.name}")
-        own = shown(store.named(*DAEMON), "host")
-        coordinator = shown(store.named(*FENCER, *(CANDIDATE if self.spec.primary_role else ())), "coordinator")
+        is_candidate = self.spec.primary_role and host.spec.mode == "coordinator"
+        if self.own is not None:
+            ports = self.own.with_links(ports, host, process)
+        own = shown(store.named(*DAEMON, *(PRIMARY if is_candidate else ())), "host")
+        coordinator = shown(store.named(*FENCER, *(CANDIDATE + PRIMARY if is_candidate else ())), "coordinator")
         if self.fabric is not None:
             ports = self.network_processes.with_networks(
                 ports,
@@ -435,6 +457,8 @@ class World:
         )
         if self.fabric is not None:
             self.fabric.add_host(name)
+        if self.own is not None:
+            self.own.add_host(self.hosts[name])
         if spec.bmc == "lying":
             self.truth.lied[name] = spec.bmc
 
@@ -482,8 +506,14 @@ class World:
         if self.fabric is not None:
             self.fabric.lost_power(host)
         self.hosts[host].ended(how)
+        if self.own is not None:
+            self.own.ended(host)
 
     def _host_paced(self, host: str) -> None:
+        if self.addresses is not None:
+            self.addresses.look()
+        if self.own is not None:
+            self.own.guards[host].pace(self.hosts[host].paused)
         if self.fabric is not None:
             self.fabric.stands_still(host)
 

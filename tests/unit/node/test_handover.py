@@ -374,6 +374,59 @@ def test_a_host_that_is_not_fit_gives_the_role_up() -> None:
     told(story)
 
 
+def test_a_host_that_is_not_fit_for_a_moment_only_has_its_addresses_again() -> None:
+    async def story(it: Hosts) -> None:
+        assert it.owners() == {"a"}
+        term, elector = (await it.record()).term, it.primaries["a"].elector
+        while it.owners():  # until the short look has seen it; the long one, which gives the role up, has not
+            elector.may_stand = lambda: False
+            await it.clock.sleep(0.05)
+        elector.may_stand = lambda: True
+        await it.clock.sleep(2)
+        assert ((await it.record()).holder, (await it.record()).term) == ("a", term)
+        assert it.owners() == {"a"}
+        assert all(it.cable.have.values()), "each of them"
+
+    told(story)
+
+
+def test_a_holder_notes_no_phase_that_it_could_not_add() -> None:
+    async def story(it: Hosts) -> None:
+        elector = it.primaries["b"].elector
+        it.links["b"].waits_s = 0.4
+        await it.ask("b")
+        while (await it.record()).holder != "b":
+            await it.clock.sleep(0.02)
+        elector.may_stand = lambda: False
+        await it.clock.sleep(2)
+        handover = (await it.record()).handover
+        assert handover is not None
+        assert (handover.added, it.owners()) == ("", {"a"})
+        elector.may_stand = lambda: True
+        await it.clock.sleep(8)
+        assert it.owners() == {"b"}
+        assert it.cable.gap_s == {}, "no address was absent at any time"
+
+    told(story)
+
+
+def test_a_leaver_whose_daemon_died_meanwhile_says_that_it_has_no_address_left() -> None:
+    async def story(it: Hosts) -> None:
+        it.links["b"].waits_s = 0.5
+        await it.ask("b")
+        while not (handover := (await it.record()).handover) or not handover.added:
+            await it.clock.sleep(0.02)
+        it.tasks["a"].cancel()
+        await it.clock.sleep(0.1)
+        it.tasks["a"] = asyncio.create_task(it.primaries["a"].run())
+        await it.clock.sleep(6)
+        assert it.owners() == {"b"}
+        assert all(it.cable.have.values())
+        assert it.faults["b"].active == (), "nobody has waited for it"
+
+    told(story)
+
+
 def test_addresses_that_a_former_run_left_are_removed() -> None:
     async def whole() -> None:
         it = Hosts("a", "b")

@@ -15,8 +15,8 @@ MEASURED = {"use-host", "use-vm", "resize-vm"}
 """What is measured of hosts, and sizes of VMs: of what people simulate, and no fault."""
 DISKS = {"remove-disks", "restore-disks"}
 """A VM that lost its disks for good is no story that ends well."""
-ONLY_STORIES = {"hog-daemon", "primary", "secondary", "hang-duty"} | MEASURED | DISKS
-"""A seed's faults do the same under another name; and no coordinator of a seed stands for primary."""
+ONLY_STORIES = {"hog-daemon"} | MEASURED | DISKS
+"""A seed's faults do the same under another name."""
 HEALING = {"confirm-incarnation", "accept-machine", "forget-membership"}
 """What the operator does who puts right at the end what nobody else can."""
 

@@ -13,7 +13,7 @@ from outlive.base.random import Random
 from outlive.resources.networks import Subnet
 from outlive.simulation.faults.draw import FROM_S, UNTIL_S, Draw, Kind
 from outlive.simulation.hypervisors import PHASES
-from outlive.simulation.spec import NetworkEntry, VmSpec, WorldSpec, vms_of
+from outlive.simulation.spec import NetworkEntry, VmSpec, WorldSpec, in_ovn, vms_of
 from outlive.simulation.verbs.networks import FAULTS
 
 NETWORK_SHARE: Final = 0.3
@@ -115,7 +115,7 @@ OVN: Final[dict[str, Kind]] = {
 
 def network_faults(random: Random, draw: Draw) -> None:
     """Some kinds of them, where VMs have networks."""
-    if not draw.spec.networks:
+    if not in_ovn(draw.spec):
         return
     drawn = Draw(random, draw.spec)
     for name in random.sample(list(OVN), random.choice((1, 2, 3, 5, len(OVN)))):

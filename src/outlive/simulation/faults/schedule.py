@@ -12,6 +12,7 @@ from outlive.base.random import Random
 from outlive.simulation.faults.accidents import ACCIDENTAL, GRAY
 from outlive.simulation.faults.draw import FROM_S, UNTIL_S, Draw, Fault, Kind
 from outlive.simulation.faults.ensembles import ensemble_faults
+from outlive.simulation.faults.links import link_faults
 from outlive.simulation.faults.networks import network_faults
 from outlive.simulation.faults.operations import ASKED_FOR
 from outlive.simulation.faults.sales import sales
@@ -59,6 +60,7 @@ def schedule(random: Random, spec: WorldSpec) -> list[Fault]:
     deletions(random.fork("deletions"), draw)
     network_faults(random.fork("networks"), draw)
     ensemble_faults(random.fork("ensemble"), draw)
+    link_faults(random.fork("links"), draw)
     draw.faults.sort(key=lambda fault: fault.at_s)
     return draw.faults
 

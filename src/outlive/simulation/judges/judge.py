@@ -7,7 +7,7 @@ given. What only holds at rest is judged when the world asks for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from outlive.guard.states import State
@@ -73,6 +73,8 @@ class Judge:
         self.replay = replay
         self.changed_s = 0.0
         """When something changed last that coverage depends on."""
+        self.addresses_at_rest: Callable[[], Iterable[tuple[str, str]]] = tuple
+        """What of hosts' own networks is not as it should be at rest, as subjects and texts."""
         self._seed = seed
         self._starts = Starts(truth)
         self._pace: dict[tuple[str, str, str], tuple[float, int]] = {}
@@ -188,6 +190,8 @@ class Judge:
             self._found("S4", name, text)
         for name, text in instances_are_counted_once(self.truth):
             self._found("room", name, text)
+        for name, text in self.addresses_at_rest():
+            self._found("lease", name, text)
         for name, text in (*network_is_right(self.truth, recent), *rows_left_over(self.truth)):
             self._found("network", name, text)
 
@@ -229,6 +233,10 @@ class Judge:
     def read(self, process: str, what: str) -> None:
         """A process asked for what the server would refuse its token: a daemon needs nothing of that."""
         self._found("token", what, f"{process} reads {what}")
+
+    def placed(self, address: str, text: str) -> None:
+        """An address of hosts is on several of them, or on none, for too long."""
+        self._found("address", address, text)
 
     def _found(self, invariant: str, subject: str, text: str) -> None:
         if not text or (invariant, subject, text) in self._reported or len(self.violations) >= VIOLATIONS_LIMIT:
