@@ -8,8 +8,9 @@ holder adds and announces its addresses first, notes it, and then the leaver rem
     leaver        remove       remove      remove       remove
 
 An address is on two hosts for the moment between, and on none at no time. Each side waits for the other for a limited
-time: the leaver 5 s, then it removes all the same; the holder 15 s, then it goes on alone, which is a fault. What
-outlives both is removed by the guard of the leaver (docs/reference/runtime.md#primary-coordinator).
+time: the leaver 5 s, then it removes all the same; the holder 15 s, then it goes on alone, which is a fault. For a
+leaver that is condemned meanwhile nobody waits. What outlives both is removed by the guard of the leaver
+(docs/reference/runtime.md#primary-coordinator).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class HandoverInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     record: ElectionRecord
     waited_s: float = 0.0
     """Since this side saw the record change last in what concerns the hand-over."""
+    leaver_gone: bool = False
+    """Whether the leaver is condemned, or no member any more: it answers nobody."""
     going: bool = False
     """Whether the leaver's daemon is about to end, so that it does not wait until somebody takes the role."""
 
@@ -57,17 +60,19 @@ def handover_step(given: HandoverInput) -> HandoverStep:
     """Return the next step of the coordinator ``host``, which is the holder or the leaver."""
     record, handover = given.record, given.record.handover
     if record.holder == given.host:
-        return _step_of_holder(given.host, handover, given.waited_s)
+        return _step_of_holder(given, handover)
     if handover is None or handover.leaver != given.host:
         return HandoverStep(do="remove", why="another coordinator has the role")
     return _step_of_leaver(given, handover)
 
 
-def _step_of_holder(host: str, handover: AddressHandover | None, waited_s: float) -> HandoverStep:
+def _step_of_holder(given: HandoverInput, handover: AddressHandover | None) -> HandoverStep:
     added = _count(handover.added) if handover is not None else 0
-    alone = handover is None or handover.overtaken or handover.leaver == host
+    alone = handover is None or handover.overtaken or handover.leaver == given.host
     behind = not alone and handover is not None and _count(handover.removed) < added
-    if behind and waited_s < HOLDER_S:
+    if behind and given.leaver_gone:
+        return HandoverStep(do="overtake", why="the leaver is condemned, or has left")
+    if behind and given.waited_s < HOLDER_S:
         return HandoverStep(do="wait")
     if behind:
         return HandoverStep(do="overtake", why=f"no answer of the leaver within {HOLDER_S:g} s")

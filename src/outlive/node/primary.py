@@ -41,6 +41,7 @@ from outlive.resources import (
     Cluster,
     Election,
     ElectionRecord,
+    Membership,
     ObjectRef,
     PrimaryRequest,
 )
@@ -214,7 +215,8 @@ class Primary:
         """Add them phase by phase, in lock-step with a leaver that still has them; false: the role is lost again."""
         addresses.allow()
         seen: AddressHandover | None = None
-        since_s = self._clock.monotonic()
+        since_s = looked_s = self._clock.monotonic()
+        gone = False
         while True:
             try:
                 await addresses.extend(self.elector.belief_left_s + MARGIN_S)  # before the first is added
@@ -225,7 +227,10 @@ class Primary:
                 now_s = self._clock.monotonic()
                 if record.handover != seen:
                     seen, since_s = record.handover, now_s
-                step = HANDOVER_STEP.function(HandoverInput(host=self._host, record=record, waited_s=now_s - since_s))
+                if record.handover is not None and now_s - looked_s >= LOOK_S:
+                    looked_s, gone = now_s, await self._has_gone(record.handover.leaver)
+                given = HandoverInput(host=self._host, record=record, waited_s=now_s - since_s, leaver_gone=gone)
+                step = HANDOVER_STEP.function(given)
                 noted = True
                 if await self._allow_again(addresses) and record.handover is not None and record.handover.added:
                     for phase in PHASES[: PHASES.index(record.handover.added) + 1]:  # the leaver may have none of them
@@ -237,7 +242,8 @@ class Primary:
                         added = step.phase
                         noted = await self.elector.update(lambda record: {"handover": note_added(record, added)})  # noqa: B023
                     case "overtake" if record.handover is not None:
-                        self._former.report(record.handover.leaver)
+                        if not gone:
+                            self._former.report(record.handover.leaver)
                         noted = await self.elector.mark(handover=replace_struct(record.handover, overtaken=True))
                     case "wait":
                         await self._clock.sleep(POLL_S)
@@ -248,6 +254,11 @@ class Primary:
             except (OutliveError, TimeoutError) as error:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)
+
+    async def _has_gone(self, leaver: str) -> bool:
+        """Whether the leaver is condemned, or no member any more."""
+        member = await read(self._store, Membership, leaver)
+        return member is None or member.record.state != "Held"
 
     async def _allow_again(self, addresses: RoleAddresses) -> bool:
         """Let this host have addresses that it dropped while it was not fit for the role, which is its own still."""

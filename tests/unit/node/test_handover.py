@@ -410,6 +410,21 @@ def test_a_holder_notes_no_phase_that_it_could_not_add() -> None:
     told(story)
 
 
+def test_nobody_waits_for_a_leaver_that_is_condemned_meanwhile() -> None:
+    async def story(it: Hosts) -> None:
+        it.links["a"].hangs_in = "upstream"
+        await it.ask("b")
+        while not (handover := (await it.record()).handover) or not handover.added:
+            await it.clock.sleep(0.02)
+        member = await it.store.get(Membership, "a", fresh=True)
+        await it.store.replace(_replace(member, record=_replace(member.record, state="Revoked")))
+        await it.clock.sleep(3)
+        assert all("b" in hosts for hosts in it.cable.have.values()), "each of them"
+        assert it.faults["b"].active == (), "the host has a fault of its own"
+
+    told(story)
+
+
 def test_a_leaver_whose_daemon_died_meanwhile_says_that_it_has_no_address_left() -> None:
     async def story(it: Hosts) -> None:
         it.links["b"].waits_s = 0.5
