@@ -116,9 +116,9 @@ class Addresses:
                 late = now_s - max(given.at_s, self._calm_since_s) > STORED_S
                 if not late or election is None or election.record.holder != given.host or not self._is_fit():
                     continue
-                lease = self._world.store.find(DhcpLease, lease_name(network.name, given.mac))
-                if lease is None or lease.address != given.address:
-                    stored = "nothing" if lease is None else lease.address
+                lease = self._world.store.find(DhcpLease, lease_name(network.name, given.address))
+                if lease is None or lease.mac != given.mac:
+                    stored = "nothing" if lease is None else lease.mac
                     yield given.mac, f"{given.mac} has {given.address} on {network.name}, and the store knows {stored}"
 
     def _note_lengths(self, found: Presence, now_s: float) -> None:

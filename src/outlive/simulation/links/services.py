@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from outlive.base.deadline import set_within
 from outlive.base.hashes import stable_hash
 from outlive.node.ports.services import AnswerCaller
-from outlive.node.services.dhcp import Lease, LeaseChange, needs_restart
+from outlive.node.services.dhcp import LeaseChange, ServedLease, needs_restart
 from outlive.node.services.served_networks import ServedNetwork
 from outlive.node.services.zones import ZoneChange, ZoneRecord, ZoneState
 from outlive.simulation.machines import Machine
@@ -44,7 +44,7 @@ class LeaseSpool:
 class DhcpServer:
     """One of a network."""
 
-    def __init__(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
+    def __init__(self, network: ServedNetwork, leases: Collection[ServedLease]) -> None:
         self.network = network
         self.leases = {one.mac: one for one in leases}
 
@@ -88,17 +88,17 @@ class SimDhcp:
         if address:
             now_s = int(self._machine.clock.now())
             action = "old" if mac in server.leases and server.leases[mac].address == address else "add"
-            lease = Lease(address=address, mac=mac, expires=now_s + LEASE_S)
+            lease = ServedLease(address=address, mac=mac, expires=now_s + LEASE_S)
             server.leases[mac] = lease
             self._spool.write(LeaseChange(vni=server.network.vni, action=action, lease=lease, time=now_s))
         return address
 
-    async def serve(self, network: ServedNetwork, leases: Collection[Lease]) -> None:
+    async def serve(self, network: ServedNetwork, leases: Callable[[], Collection[ServedLease]]) -> None:
         """As ``DhcpPort``."""
         self._process.check()
         server = self.servers.get(network.name)
         if server is None or needs_restart(server.network, network):
-            self.servers[network.name] = DhcpServer(network, leases)
+            self.servers[network.name] = DhcpServer(network, leases())
         else:
             server.network = network
 
@@ -183,14 +183,21 @@ class SimFirewall:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._loaded = False
 
     async def load(self, document: str) -> None:
         """As ``FirewallPort``."""
         self._process.check()
+        self._loaded = True
 
     async def check(self, document: str) -> None:
         """As ``FirewallPort``."""
         self._process.check()
+
+    async def has_chain(self, table: str, chain: str) -> bool:
+        """As ``FirewallPort``."""
+        self._process.check()
+        return self._loaded
 
 
 class SimMetadata:
