@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -118,7 +119,7 @@ def test_no_controller_starts_on_half_of_a_cluster_that_is_moved_and_no_other_ta
     state, access = tmp_path / "state", shared_ensemble().new_chroot()
     file = access_file(tmp_path / "zookeeper.yaml", access)
     assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
-    with up(state), up(tmp_path / "other"):
+    with up(state):
         pass
     files = tuple(one.name for one in state.iterdir() if one.name in ("ca.pem", "ca.key", "cluster-key", "token"))
 
@@ -133,12 +134,10 @@ def test_no_controller_starts_on_half_of_a_cluster_that_is_moved_and_no_other_ta
     waiting = spawned("controller", "--store", "zookeeper", "--zookeeper", file, "--state-dir", tmp_path / "one")
     assert waiting.code == 1
     assert "a cluster is being moved here" in waiting.lines[-1]
-    other = outlive(
-        "migrate-store", "--yes", "--state-dir", tmp_path / "other", "--store", "zookeeper", "--zookeeper", file
-    )
+    other = outlive("migrate-store", "--yes", "--state-dir", state, "--store", "zookeeper", "--zookeeper", file)
     assert other.code == 1
     assert "controllers of another cluster have run there" in other.line
-    assert not (tmp_path / "other" / "moved.json").exists(), "outlive up goes on with it"
+    assert not (state / "moved.json").exists(), "outlive up goes on with it"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +238,34 @@ def test_a_znode_with_nonsense_is_told_by_its_name_and_others_are_served(tmp_pat
             await store.create(flavor("m1"))
 
     run_real(mended())
+
+
+def test_the_file_of_a_tree_is_private_and_goes_back_as_it_was(tmp_path: Path) -> None:
+    file = access_file(tmp_path / "zookeeper.yaml", shared_ensemble().new_chroot())
+    direct = ("--store", "zookeeper", "--zookeeper", file)
+    assert outlive("zookeeper", "init", "--zookeeper", file).code == 0
+    missing = outlive("schema", "backup", tmp_path / "none" / "tree", *direct)
+    assert missing.code == 3
+    assert f"{tmp_path}/none/tree: cannot be written" in missing.line
+    tree = tmp_path / "tree"
+    assert outlive("schema", "backup", tree, *direct).code == 0
+    assert stat.S_IMODE(tree.stat().st_mode) == 0o600, "the keys are in it"
+    assert "exists" in outlive("schema", "backup", tree, *direct).line
+    done = outlive("schema", "restore", tree, "--yes", *direct)
+    assert done.code == 0
+    assert "outlive restored --store zookeeper" in done.out + done.err
+    whole = json.loads(tree.read_bytes())
+    for change, words in (
+        ({"/keys": "!!"}, "/keys: its data is no base64"),
+        ({"/nowhere/x": ""}, "/nowhere/x: is no path of a znode whose parent is there"),
+        ({"schema": ""}, "schema: is no path"),
+        ({"/schema": "Nw=="}, "/schema: does not say 1"),
+    ):
+        tree.write_text(json.dumps({**whole, "nodes": {**whole["nodes"], **change}}))
+        assert words in outlive("schema", "restore", tree, "--yes", *direct).line
+    assert outlive("get", "flavors", *direct).code == 0, "nothing was written"
+    tree.write_text("{")
+    assert "is no backup of a tree" in outlive("schema", "restore", tree, "--yes", *direct).line
 
 
 def test_keys_of_nonsense_keep_a_controller_from_starting_and_are_left_as_they_are(tmp_path: Path) -> None:

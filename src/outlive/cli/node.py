@@ -40,6 +40,8 @@ LOOK_S: Final = 0.1
 """Pause between two looks at whether the host is a member."""
 CHECK_S: Final = 20.0
 """How long a new version may take to say that it could start here."""
+CHECK_AGAIN_S: Final = 60.0
+"""Pause before a version that could not start is tried again, where another storage schema counts."""
 NOT_REPLACED: Final = 150
 """Exit code of a daemon whose place no other version could take; its unit starts it again."""
 
@@ -253,7 +255,9 @@ class NodeProcess:
             return
         await view.moved.wait()
         _log.info("node.schema_moved", host=self._config.name, version=view.version, before=view.first)
-        await self._replace(role)
+        while not self._replaced.is_set():
+            await self._replace(role)
+            await self._clock.sleep(CHECK_AGAIN_S)
 
     async def _say_when_ready(self, role: NodeRole) -> None:
         """One line, once the host holds its membership."""

@@ -12,6 +12,7 @@ import typer
 
 from outlive.base.clock import as_datetime
 from outlive.base.errors import BadInput, ExitCode, NotFound, Refused, Usage
+from outlive.base.files import write_whole
 from outlive.base.natural import natural_key
 from outlive.base.phrases import shown_time
 from outlive.cli.access import Access, WriteAccess
@@ -180,8 +181,12 @@ async def backup(
         raise Usage(f"{file} exists", remedy="name another file")
     async with access.open() as store:
         found = await dump_tree(_tree(store), clock=access.clock)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
-    file.chmod(0o600)
+    try:
+        write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1))  # the keys are in it
+    except OSError as error:
+        raise BadInput(
+            f"cannot be written: {error.strerror}", place=str(file), remedy="check its folder and the space there"
+        ) from None
     write(f"{len(found.nodes)} znodes of schema {found.version} are in {file}\n")
 
 

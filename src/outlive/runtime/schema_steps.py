@@ -1,9 +1,9 @@
 """``schema.step``: what is done next so that the cluster comes to the storage schema that it is to have.
 
     rest ──► hold ──► move ──► record ──► (daemons restart) ──► release ──► rest
-                       └ its process ends ──► finish, by whoever leads next
+                       └ its process ends ──► finish, by the next leader
 
-Whoever leads looks, decides this, does that one thing and looks again; so it may end after any of them
+The leader observes, decides this, does that one thing and observes again; so it may end after any of them
 (docs/operating/upgrades.md).
 """
 

@@ -89,17 +89,18 @@ class SchemaUpgrade:
             try:
                 state = await self._storage.state()
                 if state.moving is not None:
-                    pause_s = SOON_S  # whoever began it: writers wait for its end
+                    pause_s = SOON_S  # another process may have begun it: writers wait for its end
                     await self._storage.run(state.moving.target)
                 elif self._leads() and self._hypervisors.synced and self._memberships.synced:
-                    pause_s = await self._look(state)
+                    pause_s = await self._advance(state)
             except OutliveError as error:
                 pause_s = AGAIN_S if isinstance(error, MoveUndone) else RETRY_S
                 _log.warning("schema.put_off", error=str(error))
                 await self._report_stuck()
             await self._clock.sleep(pause_s)
 
-    async def _look(self, state: SchemaState) -> float:
+    async def _advance(self, state: SchemaState) -> float:
+        """Take the steps that can be taken now; the pause before the next look."""
         for _ in range(STEPS):
             cluster = await read(self._store, Cluster, CLUSTER)
             if cluster is None:

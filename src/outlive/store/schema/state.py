@@ -96,7 +96,7 @@ def decode_state(raw: bytes, place: str) -> SchemaState:
 
 
 def mark_moved(raw: bytes, version: str) -> bytes:
-    """An object that was copied with the version that it had: whoever read it before can still replace it."""
+    """An object that was copied with the version that it had: a client that read it before can still replace it."""
     return raw if raw.startswith(_MARK) else _MARK + version.encode() + b"\n" + raw
 
 

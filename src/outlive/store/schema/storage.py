@@ -1,4 +1,4 @@
-"""What a store offers to whoever changes its storage schema."""
+"""What a store offers to the process that changes its storage schema."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Locks in the ensemble: many readers or one writer, first come, first served.
 
 A lock is an ephemeral numbered znode: it goes with the session of its holder. So it keeps two processes from doing the
-same work, and nothing that must be safe rests on it: whoever holds one checks its own writes (``tree_move``).
+same work, and nothing that must be safe rests on it: its holder checks its own writes (``tree_move``).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StoreLock:
     async def release(self) -> None:
         """Give the lock back; nothing happens where it was not acquired. The end of the session does it as well."""
         try:
-            mine = await self._mine()
+            mine = await self._list_own()
             if mine:
                 await self._client.delete_many([f"{self._path}/{one}" for one in mine])
         except OutliveError as error:
@@ -76,7 +76,7 @@ class StoreLock:
         until = self._clock.monotonic() + limit_s
         try:
             while True:
-                before = await self._before()
+                before = await self._find_predecessor()
                 if before is None:
                     return LockOutcome.OK
                 left_s = until - self._clock.monotonic()
@@ -93,13 +93,13 @@ class StoreLock:
                 return LockOutcome.NO_NODE
             raise self._client.error(refused.error, writing=True) from None
 
-    async def _before(self) -> str | None:
+    async def _find_predecessor(self) -> str | None:
         """The last one that has to go before this is its turn; ``None``: it is."""
-        names = await self._names()
+        names = await self._list_contenders()
         mine = [name for name in names if name.startswith(self._prefix)]
         if not mine:
             await self._client.commit([_ephemeral(f"{self._path}/{self._prefix}")])
-            names = await self._names()
+            names = await self._list_contenders()
             mine = [name for name in names if name.startswith(self._prefix)]
             if not mine:
                 raise Unavailable("the session was lost while it waited for a lock", remedy="try again")
@@ -107,13 +107,13 @@ class StoreLock:
         counted = [name for name in ahead if not self._shared or WRITER in name]
         return counted[-1] if counted else None
 
-    async def _names(self) -> list[str]:
+    async def _list_contenders(self) -> list[str]:
         """Of all that want the lock, in the order in which they came."""
         found = (await self._client.children_many((self._path,), fresh=True))[0] or []
         return sorted(found, key=lambda name: name[-_DIGITS:])
 
-    async def _mine(self) -> list[str]:
-        return [name for name in await self._names() if name.startswith(self._prefix)]
+    async def _list_own(self) -> list[str]:
+        return [name for name in await self._list_contenders() if name.startswith(self._prefix)]
 
 
 @asynccontextmanager

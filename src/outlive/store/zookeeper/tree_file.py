@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Final
@@ -16,11 +17,11 @@ import msgspec
 from kazoo.security import ACL
 
 from outlive.base.clock import Clock, as_datetime
-from outlive.base.errors import Refused
+from outlive.base.errors import BadInput, Refused
 from outlive.resources import KINDS
-from outlive.store.schema.state import split_moved
+from outlive.store.schema.state import SchemaState, decode_state, split_moved
 from outlive.store.zookeeper.client import ZooKeeperClient
-from outlive.store.zookeeper.layout import TreeLayout, is_entry
+from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry
 from outlive.store.zookeeper.locks import tree_at_rest
 from outlive.store.zookeeper.requests import Operation, create, put
 from outlive.store.zookeeper.store import ZooKeeperStore
@@ -59,30 +60,51 @@ async def dump_tree(store: ZooKeeperStore, *, clock: Clock) -> TreeFile:
 
 
 async def restore_tree(store: ZooKeeperStore, found: TreeFile) -> int:
-    """Replace the tree; the number of znodes. ``Refused`` for a file of another schema than the tree's.
+    """Replace the tree; the number of znodes. ``BadInput`` for a file that is no whole tree, ``Refused`` for one of
+    another schema than the tree's: nothing is written then.
 
     A process that ends in the middle leaves a part of it, which the next one completes.
     """
+    wanted = _decode_nodes(found)
     async with tree_at_rest(store.client, store.schema, clock=store.clock) as layout:
-        return await _restore(store.client, layout, found)
+        return await _restore(store.client, layout, found.version, wanted)
 
 
-async def _restore(client: ZooKeeperClient, layout: TreeLayout, found: TreeFile) -> int:
-    version = layout.document.version
-    if found.version != version:
+def _decode_nodes(found: TreeFile) -> dict[str, bytes]:
+    """The znodes that count in every ensemble. ``BadInput`` names one that cannot be."""
+    wanted: dict[str, bytes] = {}
+    for path, text in found.nodes.items():
+        above = path.rpartition("/")[0]
+        if not path.startswith("/") or path.endswith("/") or (above and above not in found.nodes):
+            raise BadInput("is no path of a znode whose parent is there", place=path[:200], remedy=_NO_TREE)
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadInput("its data is no base64", place=path[:200], remedy=_NO_TREE) from None
+        if not is_entry(path):
+            wanted[path] = split_moved(data)[0]
+    if decode_state(wanted.get(SCHEMA_PATH, b""), SCHEMA_PATH) != SchemaState(version=found.version):
+        raise BadInput(f"does not say {found.version}, as the file does", place=SCHEMA_PATH, remedy=_NO_TREE)
+    return wanted
+
+
+_NO_TREE: Final = "take a file as outlive schema backup has written it"
+
+
+async def _restore(client: ZooKeeperClient, layout: TreeLayout, version: int, wanted: dict[str, bytes]) -> int:
+    if version != layout.document.version:
         raise Refused(
-            f"the file is of storage schema {found.version}, and the tree of {version}",
-            remedy=f"bring the cluster to schema {found.version} first: outlive schema upgrade --to {found.version}",
+            f"the file is of storage schema {version}, and the tree of {layout.document.version}",
+            remedy=f"bring the cluster to schema {version} first: outlive schema upgrade --to {version}",
         )
     kept = {layout.objects(kind) for kind in filter(layout.keeps, KINDS.values())}
-    wanted = [path for path in found.nodes if not is_entry(path)]
     there = {path async for path, _ in _walk(client)}
     surplus = [path for path in there.difference(wanted) if path not in (*kept, layout.base("schema.locks"))]
     await client.delete_many(sorted(surplus, key=lambda path: -path.count("/")))
     operations: list[tuple[Operation, int]] = []
     acls: dict[str, list[ACL]] = {}
     for path in sorted(wanted, key=lambda one: (one.count("/"), one)):
-        data, _ = split_moved(base64.b64decode(found.nodes[path]))
+        data = wanted[path]
         if path in there and path in kept:
             continue
         if path in there:
