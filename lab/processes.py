@@ -25,16 +25,28 @@ def start_time(pid: int) -> str:
     return "" if words[0] in "ZX" else words[19]
 
 
+PAUSE_FACTOR, PAUSE_MOST_S = 2.0, 0.5
+"""How much longer than a look the pause after it is, and how long at most."""
+
+
 def until(happened: Callable[[], Any], what: str, limit_s: float, every_s: float = 0.02) -> Any:
     """Wait for a condition and return its value; ``LabError`` when the limit is over."""
     end = time.monotonic() + limit_s
     while True:
+        began_s = time.monotonic()
         value = happened()
         if value:
             return value
         if time.monotonic() > end:
             raise LabError(f"within {limit_s:g} s it never happened that {what}")
-        time.sleep(every_s)
+        pause(began_s, every_s)
+
+
+def pause(began_s: float, every_s: float) -> None:
+    """Sleep after a look that began then. After one that took long, because it started a program, sleep longer: the
+    processor belongs to what is waited for."""
+    took_s = time.monotonic() - began_s
+    time.sleep(max(every_s, min(PAUSE_MOST_S, PAUSE_FACTOR * took_s)))
 
 
 def run(*command: str, stdin: str = "", limit_s: float = 60.0) -> str:

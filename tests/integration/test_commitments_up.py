@@ -22,7 +22,7 @@ ASK = ("--project", "shop-1", "--group", "g", "--zone", "zone-a")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The state directory of a server with the example, whose capacity was counted."""
     directory = tmp_path_factory.mktemp("shop") / "state"
-    with up(directory, "--example") as server:
+    with up(directory, "--example", env={"OUTLIVE_COMMITMENTS__CAPACITY_MIN_RECONCILE_INTERVAL": "2s"}) as server:
         assert any("example: hosts and VMs that exist nowhere" in line for line in server.said)
         _wait_for_capacity(directory)
         yield directory

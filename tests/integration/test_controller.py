@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.processes import pause
 from tests.conformance.backends import GOODBYE_S
 from tests.support.api_server import ApiServer, shared_server
 from tests.support.controllers import Controller
@@ -38,11 +39,12 @@ VMS = "id,name,cpu,memory,host\n" + "".join(f"v{n},v{n},2,4Gi,h{n % 4}\n" for n 
 
 def until(holds: Callable[[], Any], what: str, limit_s: float) -> float:
     """Seconds until it holds."""
-    began = time.monotonic()
+    began_s = looked_s = time.monotonic()
     while not holds():
-        assert time.monotonic() - began < limit_s, f"within {limit_s:g} s it never happened that {what}"
-        time.sleep(LOOK_S)
-    return time.monotonic() - began
+        assert time.monotonic() - began_s < limit_s, f"within {limit_s:g} s it never happened that {what}"
+        pause(looked_s, LOOK_S)
+        looked_s = time.monotonic()
+    return time.monotonic() - began_s
 
 
 @pytest.fixture

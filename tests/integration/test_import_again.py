@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.command import Result, outlive, up
+from tests.support.hosts import within
 
+LIMIT_S = 60.0
 HOSTS = "name,cpu,memory,zone\nkvm-1,8,32Gi,a\nkvm-2,8,32Gi,a\n"
 VMS = "id,cpu,memory,host,status\nweb-1,4,20Gi,kvm-1,ACTIVE\nweb-2,4,20Gi,kvm-2,ACTIVE\n"
 
@@ -18,15 +18,6 @@ def imported(folder: Path, hosts: str, vms: str, *more: str) -> Result:
     (folder / "vms.csv").write_text(vms)
     files = ["--hosts", folder / "hosts.csv", "--vms", folder / "vms.csv"]
     return outlive("import", "csv", *files, "--state-dir", folder / "state", *more)
-
-
-def within(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
 
 
 def names(folder: Path, kind: str) -> list[str]:
@@ -89,7 +80,7 @@ def test_a_running_server_leaves_no_slot_on_a_host_that_vanished(tmp_path: Path)
         return found["required"], found["covered"]
 
     with up(tmp_path / "state"):
-        assert within(lambda: "kvm-3" in slot_hosts())
+        assert within(LIMIT_S, lambda: "kvm-3" in slot_hosts())
         assert imported(tmp_path, three.replace("kvm-3", "kvm-3-new"), vms).code == 0
-        assert within(lambda: "kvm-3" not in slot_hosts() and covered() == (2, 2))
+        assert within(LIMIT_S, lambda: "kvm-3" not in slot_hosts() and covered() == (2, 2))
         assert "kvm-3-new" in slot_hosts()

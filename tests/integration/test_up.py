@@ -10,25 +10,15 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.command import Server, outlive, up
+from tests.support.hosts import within
 
 from outlive.cli.example import example_files
 
 LIMIT_S = 60.0
-
-
-def within(limit_s: float, claim: Callable[[], bool]) -> bool:
-    """Whether the claim becomes true in time."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.2)
-    return claim()
 
 
 def get(server: Server, path: str, token: str = "") -> tuple[int, str]:

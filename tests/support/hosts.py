@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
+from lab.processes import pause
 
 from tests.support.command import COMMAND, environment
 
@@ -22,10 +23,10 @@ LIMIT_S = 30.0
 def within(limit_s: float, claim: Callable[[], bool]) -> bool:
     """Whether the claim becomes true in time."""
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    while (began_s := time.monotonic()) < deadline:
         if claim():
             return True
-        time.sleep(0.05)
+        pause(began_s, 0.05)
     return claim()
 
 
