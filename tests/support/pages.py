@@ -20,6 +20,7 @@ from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections, host_sections
 from outlive.node.ports import (
     CutPort,
+    FunctionPort,
     GuardPort,
     HypervisorPort,
     LinkPort,
@@ -338,6 +339,7 @@ PORTS: Final[dict[type[Any], str]] = {
     MachinePort: "test_machine",
     GuardPort: "test_guard",
     LinkPort: "test_links",
+    FunctionPort: "test_functions",
 }
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_text,

@@ -102,8 +102,8 @@ def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: s
     async def story(world: World) -> None:
         await world.want(**{f"{card}v1": VirtualFunctionSettings(vlan=7, vlan_qos=3, link_state="enable")})
         first = world.daemon(SriovDevice(device=card, count=2), SriovDevice(device="enp9s9", count=2))
-        await first.look()
-        await first.look()
+        await first.reconcile()
+        await first.reconcile()
         status = (await world.host()).status
         assert [one.name for one in status.virtual_functions] == [f"{card}v0", f"{card}v1"]
         assert all(one.pci.startswith("0000:") for one in status.virtual_functions)
@@ -116,7 +116,7 @@ def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: s
 
         change(card, 1, "vlan", "0")
         assert "vlan" not in shown(card, 1)
-        await world.daemon(SriovDevice(device=card, count=2)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
         assert "vlan 7, qos 3" in shown(card, 1)
         assert [one.name for one in (await world.host()).status.physical_functions] == [card]
 
@@ -127,11 +127,11 @@ def test_count_is_not_changed_while_a_function_is_in_use(card: str) -> None:
     """The card keeps what it has, and the host says so."""
 
     async def story(world: World) -> None:
-        await world.daemon(SriovDevice(device=card, count=2)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
         found = await world.host()
         used = tuple(_replace(one, used_by="vm-1") for one in found.status.virtual_functions)
         await world.store.replace_status(_replace(found, status=_replace(found.status, virtual_functions=used)))
-        await world.daemon(SriovDevice(device=card, count=3)).look()
+        await world.daemon(SriovDevice(device=card, count=3)).reconcile()
         status = (await world.host()).status
         assert len(status.virtual_functions) == 2
         assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
@@ -151,10 +151,10 @@ def test_count_is_not_changed_while_a_device_of_somebody_else_is_on_a_function(c
         subprocess.run(["ip", "link", "del", "tap0"], check=True)
 
     async def story(world: World) -> None:
-        await world.daemon(SriovDevice(device=card, count=2)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
         (name,) = os.listdir(f"/sys/class/net/{card}/device/virtfn0/net")  # noqa: PTH208
         put_on(name)
-        await world.daemon(SriovDevice(device=card, count=3)).look()
+        await world.daemon(SriovDevice(device=card, count=3)).reconcile()
         status = (await world.host()).status
         assert len(status.virtual_functions) == 2
         assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
