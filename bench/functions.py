@@ -35,7 +35,7 @@ async def registered_s() -> float:
     functions = role.daemon.functions
     assert functions is not None
     began_s = time.perf_counter()
-    await functions.look()
+    await functions.reconcile()
     took_s = time.perf_counter() - began_s
     assert len((await store.get(Hypervisor, HOST)).status.virtual_functions) == sum(CARDS.values())
     return took_s

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "outlive", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("outlive")
+from tests.support.kernel_guest import INSIDE
+
+if INSIDE not in os.environ:  # where each import takes seconds, and no test uses it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "outlive", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("outlive")
 
 
 def _postgresql() -> bool:

@@ -24,11 +24,10 @@ from lab.network import Pings
 from lab.ovn import Workload
 from msgspec.structs import replace
 from tests.conformance.ports.real_libvirt import RealHypervisors, real_hosts, two_hosts
-from tests.integration.test_links import CLUSTER_NET, network, new_store, settings
 from tests.support.link_namespaces import cable, inside, namespaces
 from tests.support.loops import run_real
 from tests.support.network_hosts import NetworkHosts
-from tests.support.own_links import OwnLinks, following
+from tests.support.own_links import CLUSTER_NET, OwnLinks, following, network, new_store, settings
 from tests.support.primary_hosts import PrimaryHost
 
 from outlive.base.clock import SystemClock

@@ -3,78 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
-from tests.support.link_namespaces import cable, inside, namespaces
+from tests.support.link_namespaces import inside, namespaces
 from tests.support.loops import run_real
-from tests.support.own_links import Notes, OwnLinks, ReachableStore, following, switched
+from tests.support.own_links import (
+    CLUSTER_NET,
+    Notes,
+    OwnLinks,
+    ReachableStore,
+    addresses,
+    devices,
+    following,
+    guest,
+    network,
+    new_store,
+    pings,
+    set_networks,
+    settings,
+    shown,
+    switched,
+)
 
 from outlive.base.clock import SystemClock
 from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.drivers.links import KernelLinks
 from outlive.drivers.links.netlink import Netlink
-from outlive.node.links import LinkSettings
 from outlive.node.vm.context import NodeSettings
-from outlive.resources import Cluster, Hypervisor, ObjectMeta, VirtualNetwork
+from outlive.resources import Hypervisor, ObjectMeta, VirtualNetwork
 from outlive.resources.codec import convert
 from outlive.roles.node import HostLinks, NodePorts, NodeRole
-from outlive.runtime.units import Duration
-from outlive.store import Store
-from outlive.store.memory import MemoryStore
 
 pytestmark = [pytest.mark.component("links"), pytest.mark.slow]
 ONE, TWO = f"ol-{os.getpid()}-1", f"ol-{os.getpid()}-2"
-CLUSTER_NET = {"cidr": "10.91.0.0/24", "floating": "10.91.0.250"}
-
-
-def settings(**more: Any) -> LinkSettings:
-    limit = Duration(more.pop("confirmTimeout", 10.0))
-    found = convert(LinkSettings, {"systemNetworks": {"cluster": {"device": "eth0"}}, **more})
-    return msgspec.structs.replace(found, confirm_timeout=limit)
-
-
-def cluster(**networks: Any) -> Cluster:
-    return convert(Cluster, {"metadata": {"name": "default"}, "spec": {"systemNetworks": networks}})
-
-
-def network(name: str, **spec: Any) -> VirtualNetwork:
-    return convert(VirtualNetwork, {"metadata": {"name": name}, "spec": spec})
-
-
-async def new_store(**networks: Any) -> MemoryStore:
-    store = MemoryStore(SystemClock(), SystemIds())
-    await store.create(cluster(**networks))
-    return store
-
-
-async def set_networks(store: Store, **networks: Any) -> None:
-    found = await store.get(Cluster, "default")
-    await store.replace(convert(Cluster, {"metadata": found.metadata, "spec": cluster(**networks).spec}))
-
-
-def shown(space: str, device: str) -> Any:
-    (found,) = json.loads(inside(space, "ip", "-j", "-d", "addr", "show", "dev", device))
-    return found
-
-
-def addresses(space: str, device: str) -> list[str]:
-    return [f"{one['local']}/{one['prefixlen']}" for one in shown(space, device)["addr_info"] if one["scope"] != "link"]
-
-
-def devices(space: str) -> set[str]:
-    return {one["ifname"] for one in json.loads(inside(space, "ip", "-j", "link"))} - {"lo"}
-
-
-def pings(space: str, address: str) -> bool:
-    command = ["ip", "netns", "exec", space, "ping", "-c3", "-i0.2", "-W2", "-q", address]
-    return subprocess.run(command, check=False, capture_output=True, timeout=20).returncode == 0
 
 
 def test_a_host_gets_a_bridge_with_its_addresses_and_nothing_changes_the_second_time() -> None:
@@ -109,14 +74,6 @@ def test_a_host_gets_a_bridge_with_its_addresses_and_nothing_changes_the_second_
 
     with switched(ONE):
         run_real(story())
-
-
-def guest(space: str, bridge: str, name: str, address: str) -> None:
-    """A namespace at a port of a host's bridge, in place of a VM."""
-    cable(name, "ens3", space, f"tap{name[-1]}")
-    inside(space, "ip", "link", "set", f"tap{name[-1]}", "master", bridge)
-    inside(name, "ip", "link", "set", "ens3", "mtu", "1450")
-    inside(name, "ip", "addr", "add", address, "dev", "ens3")
 
 
 def test_a_managed_network_joins_guests_of_two_hosts_and_goes_once_nobody_is_on_it() -> None:

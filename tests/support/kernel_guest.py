@@ -38,7 +38,7 @@ MODULES = (
 FUNCTIONS = 7
 """Virtual functions that its card can have."""
 MEMORY_MIB = 1024
-BUILD_LIMIT_S, RUN_LIMIT_S = 300, 150
+BUILD_LIMIT_S, RUN_LIMIT_S = 300, 300
 INSIDE = "OUTLIVE_KERNEL_GUEST"
 """Set in the environment of what runs in the guest."""
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from outlive.base.clock import SystemClock
 from outlive.base.errors import Unavailable
+from outlive.base.ids import SystemIds
 from outlive.base.random import Random
 from outlive.drivers.links import KernelLinks
 from outlive.drivers.links.netlink import Netlink
 from outlive.node.links import LinkMemoryKeeper, LinkReconciler, LinkSettings
 from outlive.node.ports import LinkNotes, LinkOp
-from outlive.resources import R, VirtualNetwork
+from outlive.resources import Cluster, R, VirtualNetwork
+from outlive.resources.codec import convert
 from outlive.runtime.decisions import DecisionLog
 from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.runtime.informer import Informer
+from outlive.runtime.units import Duration
 from outlive.store import Change, Selector, Store
+from outlive.store.memory import MemoryStore
 from outlive.store.proxy import StoreProxy
 from tests.support.link_namespaces import cable, inside, namespaces
 
@@ -141,3 +148,57 @@ async def following(*hosts: OwnLinks) -> AsyncIterator[None]:
         await asyncio.wait(tasks)
         for one in hosts:
             await one.port.close()
+
+
+CLUSTER_NET = {"cidr": "10.91.0.0/24", "floating": "10.91.0.250"}
+
+
+def settings(**more: Any) -> LinkSettings:
+    limit = Duration(more.pop("confirmTimeout", 10.0))
+    found = convert(LinkSettings, {"systemNetworks": {"cluster": {"device": "eth0"}}, **more})
+    return msgspec.structs.replace(found, confirm_timeout=limit)
+
+
+def cluster(**networks: Any) -> Cluster:
+    return convert(Cluster, {"metadata": {"name": "default"}, "spec": {"systemNetworks": networks}})
+
+
+def network(name: str, **spec: Any) -> VirtualNetwork:
+    return convert(VirtualNetwork, {"metadata": {"name": name}, "spec": spec})
+
+
+async def new_store(**networks: Any) -> MemoryStore:
+    store = MemoryStore(SystemClock(), SystemIds())
+    await store.create(cluster(**networks))
+    return store
+
+
+async def set_networks(store: Store, **networks: Any) -> None:
+    found = await store.get(Cluster, "default")
+    await store.replace(convert(Cluster, {"metadata": found.metadata, "spec": cluster(**networks).spec}))
+
+
+def shown(space: str, device: str) -> Any:
+    (found,) = json.loads(inside(space, "ip", "-j", "-d", "addr", "show", "dev", device))
+    return found
+
+
+def addresses(space: str, device: str) -> list[str]:
+    return [f"{one['local']}/{one['prefixlen']}" for one in shown(space, device)["addr_info"] if one["scope"] != "link"]
+
+
+def devices(space: str) -> set[str]:
+    return {one["ifname"] for one in json.loads(inside(space, "ip", "-j", "link"))} - {"lo"}
+
+
+def pings(space: str, address: str) -> bool:
+    command = ["ip", "netns", "exec", space, "ping", "-c3", "-i0.2", "-W2", "-q", address]
+    return subprocess.run(command, check=False, capture_output=True, timeout=20).returncode == 0
+
+
+def guest(space: str, bridge: str, name: str, address: str) -> None:
+    """A namespace at a port of a host's bridge, in place of a VM."""
+    cable(name, "ens3", space, f"tap{name[-1]}")
+    inside(space, "ip", "link", "set", f"tap{name[-1]}", "master", bridge)
+    inside(name, "ip", "link", "set", "ens3", "mtu", "1450")
+    inside(name, "ip", "addr", "add", address, "dev", "ens3")

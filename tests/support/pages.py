@@ -20,6 +20,7 @@ from outlive.cli.main import COMMANDS, app
 from outlive.cli.settings import all_sections, host_sections
 from outlive.node.ports import (
     CutPort,
+    FunctionPort,
     GuardPort,
     HypervisorPort,
     LinkPort,
@@ -344,6 +345,7 @@ PORTS: Final[dict[type[Any], str]] = {
     FirewallPort: "test_services",
     MetadataPort: "test_services",
     RoleGuardPort: "test_services",
+    FunctionPort: "test_functions",
 }
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "cli.md": commands_text,

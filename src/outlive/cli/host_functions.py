@@ -166,7 +166,7 @@ async def program_function(
         except msgspec.ValidationError as error:
             raise BadInput(str(error), place=function, remedy="see outlive host function set --help") from None
         others = {name: value for name, value in one.spec.virtual_functions.items() if name != function}
-        functions = {**others, function: wanted} if wanted.given() else others
+        functions = {**others, function: wanted} if wanted.list_set() else others
         return _replace(one, spec=_replace(one.spec, virtual_functions=functions))
 
     after = await change_object(store, clock, Hypervisor, host, changed)

@@ -49,7 +49,7 @@ class VirtualFunctionSettings(Part, frozen=True, kw_only=True):
     query_rss: bool | None = None
     """Whether the guest may read how its card spreads its packets."""
 
-    def given(self) -> dict[str, int | bool | str]:
+    def list_set(self) -> dict[str, int | bool | str]:
         """What is set, by field."""
         found = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in found.items() if value is not None}
@@ -113,7 +113,7 @@ class FunctionNeed(Part, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """As people are told which it is."""
+        """Return its name and place in words, for messages."""
         place = f"at {self.pci}" if self.kind == "hostdev" else ""
         return " ".join(part for part in (self.name, place) if part)
 

@@ -98,11 +98,11 @@ class SimCards(FunctionPort):
     async def program(self, card: str, index: int, settings: VirtualFunctionSettings) -> dict[str, str]:
         """As ``FunctionPort``."""
         others = self.refuses | self.ignores
-        taken = {name: value for name, value in settings.given().items() if name not in others}
+        taken = {name: value for name, value in settings.list_set().items() if name not in others}
         before = self._card(card).functions[index].settings
         self._change(card, index, settings=_replace(before, **taken))
         self.programmed.append((card, index, settings))
-        return {name: "Operation not supported" for name in settings.given() if name in self.refuses}
+        return {name: "Operation not supported" for name in settings.list_set() if name in self.refuses}
 
     def lose_vlan(self, card: str, index: int) -> None:
         """As libvirt does when it starts a guest whose definition names no VLAN."""

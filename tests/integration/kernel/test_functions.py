@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.conformance.ports.function_claims import CLAIMS
 from tests.support.kernel_guest import FUNCTIONS
 
-from outlive.base.errors import NotFound, Refused
+from outlive.base.errors import Refused
 from outlive.resources.functions import VirtualFunctionSettings
 
 pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
@@ -49,41 +50,18 @@ def card(functions: Any) -> str:
     raise AssertionError(f"the link of {name} does not come up")
 
 
-def test_card_has_other_functions_only_once_those_that_it_has_may_end(functions: Any, card: str) -> None:
-    """It goes from some to others by way of none."""
-    assert do(functions.read(card)).most == FUNCTIONS
-    with pytest.raises(Refused, match=f"{card} refuses to have 3 virtual functions: Device or resource busy"):
-        do(functions.set_count(card, 3, replace=False))
-    do(functions.set_count(card, 3, replace=True))
-    found = do(functions.read(card)).functions
-    assert [one.index for one in found] == [0, 1, 2]
-    assert len({one.pci for one in found}) == 3
-    assert all(one.pci and one.pci.startswith("0000:") for one in found)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda one: one.__name__)
+def test_a_real_card(functions: Any, card: str, claim: Callable[[Any, str], Coroutine[Any, Any, None]]) -> None:
+    """It has all of its functions to give, at addresses of the PCI bus."""
+    do(claim(functions, card))
+    found = do(functions.read(card))
+    assert found.most == FUNCTIONS
+    assert all(one.pci and one.pci.startswith("0000:") for one in found.functions)
 
 
-def test_more_functions_than_a_card_has_are_refused(functions: Any, card: str) -> None:
-    with pytest.raises(Refused, match=f"{card} refuses to have 99 virtual functions"):
-        do(functions.set_count(card, 99, replace=False))
-
-
-def test_device_that_is_not_there_is_named(functions: Any, card: str) -> None:
-    with pytest.raises(NotFound, match="no network device enp9s9"):
-        do(functions.read("enp9s9"))
+def test_device_without_functions_is_refused_some(functions: Any, card: str) -> None:
     with pytest.raises(Refused, match="lo has no virtual functions"):
         do(functions.set_count("lo", 2, replace=False))
-
-
-def test_settings_are_programmed_and_read_back(functions: Any, card: str) -> None:
-    """VLAN and priority arrive together; what is not given stays."""
-    given = VirtualFunctionSettings(vlan=7, vlan_qos=3, spoof_check=False, trust=True)
-    assert do(functions.program(card, 0, given)) == {}
-    first, second, *_ = do(functions.read(card)).functions
-    now = first.settings
-    assert (now.vlan, now.vlan_qos, now.spoof_check, now.trust) == (7, 3, False, True)
-    assert (second.settings.vlan, second.settings.spoof_check) == (0, True)
-    assert do(functions.program(card, 0, VirtualFunctionSettings(vlan=9))) == {}
-    now = do(functions.read(card)).functions[0].settings
-    assert (now.vlan, now.vlan_qos, now.trust) == (9, 3, True)
 
 
 def test_setting_that_the_card_refuses_is_named_and_the_others_are_programmed(functions: Any, card: str) -> None:

@@ -6,6 +6,7 @@ The parts of the daemon that have nothing to do with cards are not started; the 
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from outlive.node.functions.reconciler import FunctionReconciler
 from outlive.node.functions.settings import SriovDevice
 from outlive.resources import Hypervisor, ObjectMeta
 from outlive.resources.functions import VirtualFunctionSettings
+from outlive.runtime.decisions import DecisionLog
+from outlive.runtime.faults import FaultRecorder, FaultSet
 from outlive.store.memory import MemoryStore
 
 pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
@@ -48,19 +51,22 @@ class World:
 
     def daemon(self, *devices: SriovDevice) -> FunctionReconciler:
         from outlive.drivers.links.functions import CardFunctions
-        from outlive.node.vm.context import NodeSettings
-        from outlive.roles.node import HostFunctions, NodePorts, NodeRole
 
-        machine = SimpleNamespace(boot_id=lambda: "b", machine_id=lambda: "m")
-        none = cast("Any", None)
-        ports = NodePorts(
-            none, cast("Any", machine), none, none, none, functions=HostFunctions(CardFunctions(), devices)
+        async def read(_vm: str) -> None:
+            return None
+
+        node = SimpleNamespace(
+            read=read,
+            domains=SimpleNamespace(looked=False),
+            store=self.store,
+            host=HOST,
+            clock=self.clock,
+            lease=SimpleNamespace(entered=None),
+            informer=SimpleNamespace(items=tuple),
+            decisions=DecisionLog(self.clock),
+            faults=FaultSet(FaultRecorder(self.store, self.clock, "daemon", HOST), self.clock),
         )
-        store, clock = self.store, self.clock
-        role = NodeRole(store, store, NodeSettings(), ports, host=HOST, clock=clock, random=Random(1), ids=self.ids)
-        functions = role.daemon.functions
-        assert functions is not None
-        return functions
+        return FunctionReconciler(cast("Any", node), CardFunctions(), devices)
 
     async def host(self) -> Hypervisor:
         return await self.store.get(Hypervisor, HOST)
@@ -96,8 +102,8 @@ def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: s
     async def story(world: World) -> None:
         await world.want(**{f"{card}v1": VirtualFunctionSettings(vlan=7, vlan_qos=3, link_state="enable")})
         first = world.daemon(SriovDevice(device=card, count=2), SriovDevice(device="enp9s9", count=2))
-        await first.look()
-        await first.look()
+        await first.reconcile()
+        await first.reconcile()
         status = (await world.host()).status
         assert [one.name for one in status.virtual_functions] == [f"{card}v0", f"{card}v1"]
         assert all(one.pci.startswith("0000:") for one in status.virtual_functions)
@@ -110,7 +116,7 @@ def test_daemon_makes_registers_and_programs_functions_and_does_so_again(card: s
 
         change(card, 1, "vlan", "0")
         assert "vlan" not in shown(card, 1)
-        await world.daemon(SriovDevice(device=card, count=2)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
         assert "vlan 7, qos 3" in shown(card, 1)
         assert [one.name for one in (await world.host()).status.physical_functions] == [card]
 
@@ -121,11 +127,11 @@ def test_count_is_not_changed_while_a_function_is_in_use(card: str) -> None:
     """The card keeps what it has, and the host says so."""
 
     async def story(world: World) -> None:
-        await world.daemon(SriovDevice(device=card, count=2)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
         found = await world.host()
         used = tuple(_replace(one, used_by="vm-1") for one in found.status.virtual_functions)
         await world.store.replace_status(_replace(found, status=_replace(found.status, virtual_functions=used)))
-        await world.daemon(SriovDevice(device=card, count=3)).look()
+        await world.daemon(SriovDevice(device=card, count=3)).reconcile()
         status = (await world.host()).status
         assert len(status.virtual_functions) == 2
         assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
@@ -137,16 +143,21 @@ def test_count_is_not_changed_while_a_device_of_somebody_else_is_on_a_function(c
     """As libvirt puts one on it for a guest."""
     subprocess.run(["modprobe", "-a", "igbvf", "macvtap"], check=True)
 
+    def put_on(function: str) -> None:
+        words = ("link", "add", "link", function, "name", "tap0", "type", "macvtap", "mode", "passthru")
+        subprocess.run(["ip", *words], check=True)
+
+    def remove() -> None:
+        subprocess.run(["ip", "link", "del", "tap0"], check=True)
+
     async def story(world: World) -> None:
-        await world.daemon(SriovDevice(device=card, count=2)).look()
-        (device,) = Path("/sys/class/net", card, "device/virtfn0/net").iterdir()
-        subprocess.run(
-            ["ip", "link", "add", "link", device.name, "name", "tap0", "type", "macvtap", "mode", "passthru"], check=True
-        )
-        await world.daemon(SriovDevice(device=card, count=3)).look()
+        await world.daemon(SriovDevice(device=card, count=2)).reconcile()
+        (name,) = os.listdir(f"/sys/class/net/{card}/device/virtfn0/net")  # noqa: PTH208
+        put_on(name)
+        await world.daemon(SriovDevice(device=card, count=3)).reconcile()
         status = (await world.host()).status
         assert len(status.virtual_functions) == 2
         assert "refuses to have 3 virtual functions" in status.physical_functions[0].message
-        subprocess.run(["ip", "link", "del", "tap0"], check=True)
+        remove()
 
     play(story)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from tests.integration.test_links import (
+from tests.support.link_namespaces import inside, namespaces
+from tests.support.loops import run_real
+from tests.support.own_links import (
     CLUSTER_NET,
-    ONE,
-    TWO,
+    OwnLinks,
     devices,
+    following,
     guest,
     network,
     new_store,
     pings,
     settings,
     shown,
+    switched,
 )
-from tests.support.link_namespaces import inside, namespaces
-from tests.support.loops import run_real
-from tests.support.own_links import OwnLinks, following, switched
 
 from outlive.resources import VirtualNetwork
+
+ONE, TWO = "vlan-1", "vlan-2"
 
 pytestmark = [pytest.mark.component("kernel-guest"), pytest.mark.slow]
 

@@ -388,7 +388,7 @@ def test_hundred_functions_are_registered_by_one_look() -> None:
         assert functions is not None
         host = host_of(world, "kvm-2")
         await world.store.replace_status(_replace(host, status=_replace(host.status, virtual_functions=())))
-        await functions.look()
+        await functions.reconcile()
         assert len(host_of(world, "kvm-2").status.virtual_functions) == 100
 
     play(story, vms=(VM,), functions={"eth0": 60, "eth1": 40}, violations=True)

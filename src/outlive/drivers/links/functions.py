@@ -185,7 +185,7 @@ def _orders(
     settings: VirtualFunctionSettings, now: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """What is sent to the card, and the fields that each message is of; the other half of a pair stays as it is."""
-    given = settings.given()
+    given = settings.list_set()
     if vlan := [name for name in ("vlan", "vlan_qos") if name in given]:
         number, priority = given.get("vlan", now.get("vlan", 0)), given.get("vlan_qos", now.get("qos", 0))
         yield tuple(vlan), {"vlan": {"vlan": number, "qos": priority}}

@@ -173,7 +173,7 @@ def move_refusals(
 ) -> dict[str, Reason]:
     """Host → why a move of the VM may not begin to there: a virtual function is missing or not free.
 
-    ``hosts``: of each, its functions as its own books say who has them. ``vms``: all; whoever is on its way to a host
+    ``hosts``: of each, its functions as its own books say who has them. ``vms``: all; a VM on its way to a host
     has reserved there what its own record names, whether or not that host has written it yet.
     """
     if not vm.spec.functions:

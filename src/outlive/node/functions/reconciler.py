@@ -105,14 +105,14 @@ class FunctionReconciler:
             while True:
                 self._wake.clear()
                 try:
-                    await self.look()
+                    await self.reconcile()
                 except OutliveError as error:
                     _log.warning("functions.not_reconciled", host=self._node.host, error=str(error))
                 await set_within(self._wake, float(self._node.settings.look))
         finally:
             end()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Once: cards, registration, books, settings, faults. ``Unavailable`` where the store is away."""
         if not self._begun:
             await self._make()
@@ -333,12 +333,12 @@ class FunctionReconciler:
     async def _program_again(self, name: str, card: str, found: FoundFunction, wanted: VirtualFunctionSettings) -> None:
         """Program what somebody else has changed on the card, as libvirt does when a guest starts and when it ends.
 
-        Once for each change: what a card shows otherwise all the same is told as what it refuses.
+        Once for each change: what a card shows otherwise all the same is reported as what it refuses.
         """
-        refused, shown = self._refused_fields.get(name, frozenset()), found.settings.given()
+        refused, shown = self._refused_fields.get(name, frozenset()), found.settings.list_set()
         differs = {
             field: shown[field]
-            for field, value in wanted.given().items()
+            for field, value in wanted.list_set().items()
             if field in shown and field not in refused and shown[field] != value
         }
         if not differs:
@@ -354,13 +354,13 @@ class FunctionReconciler:
 
     async def _program_one(self, name: str, card: str, index: int, wanted: VirtualFunctionSettings) -> None:
         try:
-            refused = await self._port.program(card, index, wanted) if wanted.given() else {}
+            refused = await self._port.program(card, index, wanted) if wanted.list_set() else {}
         except OutliveError as error:
             self._refused[name] = error.message
             return
         self._programmed[name] = wanted
         self._refused_fields[name] = frozenset(refused)
-        why = "; ".join(f"{_wire(field)}: {told}" for field, told in sorted(refused.items()))
+        why = "; ".join(f"{_wire(field)}: {refusal}" for field, refusal in sorted(refused.items()))
         if why:
             self._refused[name] = why
             _log.warning("functions.setting_refused", host=self._node.host, function=name, why=why)
@@ -386,8 +386,8 @@ class FunctionReconciler:
         for code, wrong in ((FaultCode.FUNCTIONS_MISSING, self._wrong), (FaultCode.FUNCTIONS_REFUSED, self._refused)):
             if wrong:
                 named = sorted(wrong.items(), key=lambda one: natural_key(one[0]))
-                told = "; ".join(why if name in why else f"{name}: {why}" for name, why in named)
-                faults.activate(code, subject, why=told)
+                text = "; ".join(why if name in why else f"{name}: {why}" for name, why in named)
+                faults.activate(code, subject, why=text)
             else:
                 faults.clear(code, subject)
 
