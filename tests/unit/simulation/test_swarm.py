@@ -6,6 +6,7 @@ import pytest
 
 from outlive.base.random import Random
 from outlive.simulation.faults.draw import UNTIL_S
+from outlive.simulation.faults.links import COORDINATORS
 from outlive.simulation.faults.schedule import KINDS, kinds, schedule, staying_off
 from outlive.simulation.spec import HostSpec, VmSpec, hosts_of
 from outlive.simulation.swarm import ANSWERS_S, GROUPS, run_seed, world_of
@@ -108,3 +109,14 @@ def test_seeds_have_every_policy() -> None:
     assert {vm.failback for vm in vms} == {"", "never", "planned", "auto"}
     assert {spec.shutdown_policy for spec in worlds} == {"", "freeze", "failover", "migrate"}
     assert {spec.rebalance.mode for spec in worlds} == {"off", "auto"}
+
+
+def test_seeds_have_networks_that_hosts_make_and_functions_of_cards() -> None:
+    worlds = [world_of(seed) for seed in range(200)]
+    own = [spec for spec in worlds if spec.system_networks]
+    assert 25 <= len(own) <= 75
+    assert all(sum(host.mode == "coordinator" for host in hosts_of(spec)) >= COORDINATORS for spec in own)
+    managed = [spec for spec in own if any(one.type == "managed" for one in spec.networks)]
+    assert 10 <= len(managed) < len(own)
+    needing = [spec for spec in worlds if any(vm.functions for vm in spec.vms if isinstance(vm, VmSpec))]
+    assert 10 <= len(needing) <= 60
