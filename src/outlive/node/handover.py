@@ -9,7 +9,7 @@ holder adds and announces its addresses first, notes it, and then the leaver rem
 
 An address is on two hosts for the moment between, and on none at no time. Each side waits for the other for a limited
 time: the leaver 5 s, then it removes all the same; the holder 15 s, then it goes on alone, which is a fault. For a
-leaver that is condemned meanwhile nobody waits. What outlives both is removed by the guard of the leaver
+leaver that is proven dead meanwhile nobody waits. What outlives both is removed by the guard of the leaver
 (docs/reference/runtime.md#primary-coordinator).
 """
 
@@ -41,8 +41,8 @@ class HandoverInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     record: ElectionRecord
     waited_s: float = 0.0
     """Since this side saw the record change last in what concerns the hand-over."""
-    leaver_gone: bool = False
-    """Whether the leaver is condemned, or no member any more: it answers nobody."""
+    leaver_dead: bool = False
+    """Whether the leaver is proven dead: it has no address any more."""
     going: bool = False
     """Whether the leaver's daemon is about to end, so that it does not wait until somebody takes the role."""
 
@@ -70,8 +70,8 @@ def _step_of_holder(given: HandoverInput, handover: AddressHandover | None) -> H
     added = _count(handover.added) if handover is not None else 0
     alone = handover is None or handover.overtaken or handover.leaver == given.host
     behind = not alone and handover is not None and _count(handover.removed) < added
-    if behind and given.leaver_gone:
-        return HandoverStep(do="overtake", why="the leaver is condemned, or has left")
+    if behind and given.leaver_dead:
+        return HandoverStep(do="overtake", why="the leaver is proven dead")
     if behind and given.waited_s < HOLDER_S:
         return HandoverStep(do="wait")
     if behind:

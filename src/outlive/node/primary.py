@@ -216,7 +216,7 @@ class Primary:
         addresses.allow()
         seen: AddressHandover | None = None
         since_s = looked_s = self._clock.monotonic()
-        gone = False
+        dead = False
         while True:
             try:
                 await addresses.extend(self.elector.belief_left_s + MARGIN_S)  # before the first is added
@@ -227,9 +227,7 @@ class Primary:
                 now_s = self._clock.monotonic()
                 if record.handover != seen:
                     seen, since_s = record.handover, now_s
-                if record.handover is not None and now_s - looked_s >= LOOK_S:
-                    looked_s, gone = now_s, await self._has_gone(record.handover.leaver)
-                given = HandoverInput(host=self._host, record=record, waited_s=now_s - since_s, leaver_gone=gone)
+                given = HandoverInput(host=self._host, record=record, waited_s=now_s - since_s, leaver_dead=dead)
                 step = HANDOVER_STEP.function(given)
                 noted = True
                 if await self._allow_again(addresses) and record.handover is not None and record.handover.added:
@@ -242,10 +240,12 @@ class Primary:
                         added = step.phase
                         noted = await self.elector.update(lambda record: {"handover": note_added(record, added)})  # noqa: B023
                     case "overtake" if record.handover is not None:
-                        if not gone:
+                        if not dead:
                             self._former.report(record.handover.leaver)
                         noted = await self.elector.mark(handover=replace_struct(record.handover, overtaken=True))
                     case "wait":
+                        if record.handover is not None and now_s - looked_s >= LOOK_S:
+                            looked_s, dead = now_s, await self._is_dead(record.handover.leaver)
                         await self._clock.sleep(POLL_S)
                     case _:
                         return True
@@ -255,10 +255,11 @@ class Primary:
                 _log.warning("primary.handover_waits", host=self._host, error=str(error) or "no answer in time")
                 await self._clock.sleep(RETRY_S)
 
-    async def _has_gone(self, leaver: str) -> bool:
-        """Whether the leaver is condemned, or no member any more."""
+    async def _is_dead(self, leaver: str) -> bool:
+        """Whether the leaver is proven dead: it has no address any more. Of one that is only condemned nobody knows
+        that."""
         member = await read(self._store, Membership, leaver)
-        return member is None or member.record.state != "Held"
+        return member is not None and member.record.dead_through >= member.record.epoch
 
     async def _allow_again(self, addresses: RoleAddresses) -> bool:
         """Let this host have addresses that it dropped while it was not fit for the role, which is its own still."""

@@ -410,14 +410,15 @@ def test_a_holder_notes_no_phase_that_it_could_not_add() -> None:
     told(story)
 
 
-def test_nobody_waits_for_a_leaver_that_is_condemned_meanwhile() -> None:
+def test_nobody_waits_for_a_leaver_that_is_proven_dead_meanwhile() -> None:
     async def story(it: Hosts) -> None:
         it.links["a"].hangs_in = "upstream"
         await it.ask("b")
         while not (handover := (await it.record()).handover) or not handover.added:
             await it.clock.sleep(0.02)
         member = await it.store.get(Membership, "a", fresh=True)
-        await it.store.replace(_replace(member, record=_replace(member.record, state="Revoked")))
+        dead = _replace(member.record, state="Revoked", dead_through=member.record.epoch)
+        await it.store.replace(_replace(member, record=dead))
         await it.clock.sleep(3)
         assert all("b" in hosts for hosts in it.cable.have.values()), "each of them"
         assert it.faults["b"].active == (), "the host has a fault of its own"
