@@ -111,24 +111,31 @@ class Remote:
             self._socket.close()
 
     async def _read(self) -> None:
+        """Until the process has ended: what it has not answered by then it never answers."""
+        try:
+            with contextlib.suppress(ConnectionError):  # it was killed with a call that it had not read
+                while line := await self._stream[0].readline():
+                    self._receive(line)
+        finally:
+            for _, answer in self._answers.values():
+                answer.cancel()
+
+    def _receive(self, line: bytes) -> None:
         from tests.conformance.ports.libvirt_process import answered
 
-        while line := await self._stream[0].readline():
-            number, kind, value = msgspec.json.decode(line)
-            if kind == "reached":
-                until(lambda: start_state(self.pid) == "T", "the driver stands still", 30)
-                self._when_reached()
-                self.signal(signal.SIGCONT)
-                continue
-            name, answer = self._answers.pop(number)
-            if answer.done():
-                continue
-            if kind:
-                answer.set_exception(getattr(errors, kind, RuntimeError)(value))
-            else:
-                answer.set_result(answered(value, name))
-        for _, answer in self._answers.values():
-            answer.cancel()
+        number, kind, value = msgspec.json.decode(line)
+        if kind == "reached":
+            until(lambda: start_state(self.pid) == "T", "the driver stands still", 30)
+            self._when_reached()
+            self.signal(signal.SIGCONT)
+            return
+        name, answer = self._answers.pop(number)
+        if answer.done():
+            return
+        if kind:
+            answer.set_exception(getattr(errors, kind, RuntimeError)(value))
+        else:
+            answer.set_result(answered(value, name))
 
 
 class OneHost:
