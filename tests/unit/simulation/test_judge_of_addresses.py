@@ -96,7 +96,7 @@ BROKEN: dict[str, tuple[Callable[[World], Awaitable[None]], list[tuple[type, str
     "guard-does-not-remove": (stall, [(SimRoleGuard, "_take_back", lambda *_: None)]),
     "addresses-do-not-come-back": (stand_still, [(Primary, "_allow_again", never)]),
     "leases-are-not-stored": (quiet, [(LeaseStore, "write", nothing)]),
-    "lost-addresses-are-not-noticed": (lose, [(RoleAddresses, "forget_lost", nothing)]),
+    "lost-addresses-are-not-noticed": (lose, [(RoleAddresses, "restore", nothing)]),
 }
 
 
