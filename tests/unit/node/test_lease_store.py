@@ -15,7 +15,7 @@ from outlive.base.errors import Unavailable
 from outlive.base.ids import SeededIds
 from outlive.base.random import Random
 from outlive.node.services.dhcp import LeaseChange, ServedLease, lease_name
-from outlive.node.services.network_services import DROP_S, SYNC_S, NameSettings, NetworkServices
+from outlive.node.services.network_services import DROP_S, LAST_LEASES_S, SYNC_S, NameSettings, NetworkServices
 from outlive.resources import DhcpLease, ObjectMeta, VirtualNetwork
 from outlive.resources.networks import DhcpRange, Subnet, VirtualNetworkSpec
 from outlive.resources.reasons.faults import FaultCode
@@ -103,6 +103,37 @@ def test_an_interface_keeps_all_its_addresses() -> None:
             name = lease_name("blue", "fd00:10::9")
             assert name == "blue.fd00-0010-0000-0000-0000-0000-0000-0009"
             assert (await it.store.get(DhcpLease, name)).iaid == "7"
+
+    run(story())
+
+
+def test_a_lease_of_the_last_moment_is_in_the_store_before_the_role_goes() -> None:
+    async def story() -> None:
+        it = Services()
+        async with it.serving(network("blue", 10)):
+            await it.clock.sleep(2)
+            it.dhcp.spool.append(change("add", "10.10.0.100"))  # its script has not come to waking the daemon
+        assert await it.stored() == {"10.10.0.100": MAC}
+        assert it.dhcp.spool == []
+
+    run(story())
+
+
+def test_a_store_that_does_not_answer_keeps_nobody_from_giving_the_role_back() -> None:
+    async def story() -> None:
+        it = Services()
+        async with it.serving(network("blue", 10)):
+            await it.clock.sleep(2)
+            it.dhcp.spool.append(change("add", "10.10.0.100"))
+
+            async def never(_networks: object) -> None:
+                await it.clock.sleep(3600)
+
+            it.services._leases.write = never  # type: ignore[method-assign,assignment]
+            began_s = it.clock.monotonic()
+            await it.services.stop()
+            assert it.clock.monotonic() - began_s <= LAST_LEASES_S + 0.1
+            assert it.dhcp.spool, "and it is not lost"
 
     run(story())
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from outlive.base.clock import Clock
-from outlive.base.deadline import set_within
+from outlive.base.deadline import deadline, set_within
 from outlive.base.errors import OutliveError
 from outlive.base.logging import get_logger
 from outlive.base.random import Random
@@ -47,6 +47,8 @@ ZONES_CHANGED_S: Final = 1.0
 TRANSFERS_AT_ONCE: Final = 16
 DROP_S: Final = 300.0
 """How often leases that have ended are deleted."""
+LAST_LEASES_S: Final = 2.0
+"""How long the stop waits for the store; what it does not take stays in the spool."""
 USAGE_S: Final = 60.0
 """How often leases are counted that nothing has changed but time."""
 FIREWALL_S: Final = 5.0
@@ -181,6 +183,7 @@ class NetworkServices:
                 group.create_task(self._ports.names.stop())
                 group.create_task(self._ports.dhcp.end(tuple(self._served)))
                 group.create_task(self._ports.metadata.stop())
+            await self._try("leases", self._write_last_leases)
         finally:
             self._served = {}
             for code in (FaultCode.DHCP_FAILED, FaultCode.DHCP_RANGE_FULL, FaultCode.NAME_SERVER_FAILED):
@@ -241,15 +244,26 @@ class NetworkServices:
         dropped_at = self._clock.monotonic()
         while True:
             await self._ports.dhcp.wait_changed(LOOK_S)
-            await self._try("leases", self._read_spool)
-            # A network that makes no sense for the moment keeps its leases, so all networks count; of two with one VNI
-            # the one that is served.
-            there = {one.spec.vni: one.name for one in self.networks.items() if one.spec.type == "managed"}
-            there |= {one.vni: name for name, one in self.view()[0].items()}
-            await self._try("leases", partial(self._leases.write, there))
+            await self._try("leases", self._write_leases)
             if self._clock.monotonic() - dropped_at >= DROP_S:
                 dropped_at = self._clock.monotonic()
                 await self._leases.drop_ended({one.name for one in self.networks.items()})
+
+    async def _write_last_leases(self) -> None:
+        """Write those of the last moment before the role goes: afterwards only the next primary may."""
+        with deadline(LAST_LEASES_S):
+            await self._write_leases()
+
+    async def _write_leases(self) -> None:
+        """Bring the store up to date with what servers have changed.
+
+        A network that makes no sense for the moment keeps its leases, so all networks count; of two with one VNI the
+        one that is served.
+        """
+        await self._read_spool()
+        there = {one.spec.vni: one.name for one in self.networks.items() if one.spec.type == "managed"}
+        there |= {one.vni: name for name, one in self.view()[0].items()}
+        await self._leases.write(there)
 
     async def _read_spool(self) -> None:
         if await self._leases.read_spool():

@@ -42,6 +42,8 @@ LOST_S: Final = BELIEF * SILENCE_S + MARGIN_S + SLACK_S
 """The same where the role was taken from a holder that stalls: it does not believe in it for longer."""
 ABSENT_S: Final = max(SILENCE_S + RENEW_S, HOLDER_S) + 3.0
 """An address may be on no host for so long: the silence of an election, or until a leaver is waited for no more."""
+UNCLAIMED_S: Final = SILENCE_S + RENEW_S + HOLDER_S + 3.0
+"""The same where the leaver fails after it gave the role back, before anybody has it: both are waited for."""
 STORED_S: Final = 20.0
 """So long after a guest was given an address the store knows it, where it answers."""
 JUDGED_EVERY_S: Final = 0.25
@@ -57,6 +59,8 @@ class Presence:
     """Whether nothing else has gone wrong since."""
     given_back: bool = False
     """Whether one of these hosts is the leaver of a hand-over."""
+    unclaimed: bool = False
+    """Whether a hand-over was on its way and nobody had the role while it was on no host."""
     longest_twice_s: float = 0.0
     """So long it was on two hosts at most."""
     longest_absent_s: float = 0.0
@@ -90,7 +94,8 @@ class Addresses:
             self._notice_circumstances(now_s)
             self._judge(place, found, now_s)
             self._note_lengths(found, now_s)
-            found.hosts, found.since_s, found.smooth, found.given_back = hosts, now_s, True, False
+            found.hosts, found.since_s = hosts, now_s
+            found.smooth, found.given_back, found.unclaimed = True, False, False
             found.was_there = found.was_there or bool(hosts)
             self._tell(place, hosts)
 
@@ -136,7 +141,10 @@ class Addresses:
                 text = f"{address} on {device} is on {listing(found.hosts)} for more than {limit_s:.1f} s"
                 self._world.judge.placed(address, text)
         elif not found.hosts and place in self._wanted():
-            limit_s = ABSENT_S / self._pace()
+            election = self._world.store.find(Election, ROLE)
+            if election is not None and election.record.handover is not None and not election.record.holder:
+                found.unclaimed = True
+            limit_s = (UNCLAIMED_S if found.unclaimed else ABSENT_S) / self._pace()
             if self._is_fit() and now_s - max(found.since_s, self._calm_since_s) > limit_s:
                 self._world.judge.placed(address, f"{address} is on no host for more than {limit_s:.1f} s")
 
