@@ -74,9 +74,10 @@ def _is_isolated(truth: Truth, port: FabricPort, host: str) -> bool:
 
 
 def _is_recorded(truth: Truth, host: str) -> bool:
-    """Whether the host's Membership says that it is isolated, or there is none that could."""
+    """Whether the host's Membership says that it is isolated, or that it is condemned, so that nobody lets it in, or
+    there is none that could."""
     member = truth.store.find_member_record(host)
-    return member is None or member.cut.through > 0
+    return member is None or member.cut.through > 0 or member.state == "Revoked"
 
 
 def rows_left_over(truth: Truth) -> Iterator[tuple[str, str]]:
