@@ -26,7 +26,7 @@ from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperClient, ZooKeeperS
 from outlive.store.zookeeper.layout import SCHEMA_PATH, is_entry
 from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.log import KEPT_OF_HOST, TRIM_EVERY
-from outlive.store.zookeeper.requests import put
+from outlive.store.zookeeper.requests import replace_data
 from outlive.store.zookeeper.schema_view import SchemaView
 from outlive.store.zookeeper.tree_file import TreeFile, dump_tree, restore_tree
 from outlive.store.zookeeper.tree_move import TreeMover
@@ -115,7 +115,7 @@ async def test_the_old_paths_are_gone_and_the_new_ones_are_there() -> None:
 @on_servers
 async def test_a_schema_from_the_future_is_refused_by_its_number() -> None:
     async with filled() as store:
-        await store.client.commit([put(SCHEMA_PATH, b"7")])
+        await store.client.commit([replace_data(SCHEMA_PATH, b"7")])
         other = ZooKeeperStore(ZooKeeperClient(store.client.access), clock=CLOCK, ids=SystemIds(), random=Random(1))
         with pytest.raises(Refused, match="storage schema 7") as error:
             await other.get(Membership, "kvm-1")
@@ -247,7 +247,7 @@ async def test_a_writer_gives_up_copying_that_is_overdue_in_the_place_of_who_die
     async with filled() as store:
         move = SchemaMove(to=2, target=2, by="dead", since=LONG_AGO, frozen=("/objects/memberships",))
         found = await store.get(Membership, "kvm-1")
-        await store.client.commit([put(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=move)))])
+        await store.client.commit([replace_data(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=move)))])
         began = CLOCK.monotonic()
         await store.replace(renewed(found))
         assert 1.0 < CLOCK.monotonic() - began < 5.0
@@ -322,7 +322,7 @@ async def test_a_store_is_not_prepared_while_its_tree_moves() -> None:
         await asyncio.sleep(0.3)
         assert not preparing.done(), "who moves the tree has the lock"
         moving = SchemaMove(to=2, target=2, by="mover", since=LONG_AGO)
-        await store.client.commit([put(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=moving)))])
+        await store.client.commit([replace_data(SCHEMA_PATH, encode_state(SchemaState(version=1, moving=moving)))])
         before = await dump(store.client)
         await lock.release()
         with pytest.raises(Unavailable, match="is being changed"):

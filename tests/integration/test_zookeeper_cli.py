@@ -35,7 +35,7 @@ from outlive.resources import KINDS, Cluster, Election, Flavor, Membership, Obje
 from outlive.resources.cluster import CLUSTER
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore, ZooKeeperTls
 from outlive.store.zookeeper.permissions import coordinator_reads, coordinator_writes
-from outlive.store.zookeeper.requests import put
+from outlive.store.zookeeper.requests import replace_data
 
 pytestmark = [pytest.mark.component("zookeeper"), pytest.mark.slow]
 
@@ -185,7 +185,7 @@ def test_a_schema_from_the_future_is_refused_by_its_number(tmp_path: Path) -> No
     async def scene() -> None:
         store = zookeeper_store(access)
         await store.prepare()
-        await store.client.commit([put("/schema", b"77")])
+        await store.client.commit([replace_data("/schema", b"77")])
         await store.close()
 
     run_real(scene())
@@ -208,9 +208,9 @@ def test_a_znode_with_nonsense_is_told_by_its_name_and_others_are_served(tmp_pat
             layout = await store.layout()
             made = {name: await store.create(vm(name)) for name in ("vm-1", "vm-2", "vm-3")}
             names = [layout.name(VirtualMachine, name) for name in ("vm-1", "vm-2")]
-            nonsense = [put(names[0], b"\xff"), put(names[1], b"another-uid")]
+            nonsense = [replace_data(names[0], b"\xff"), replace_data(names[1], b"another-uid")]
             of_object = layout.object(VirtualMachine, "vm-3", made["vm-3"].metadata.uid)
-            await store.client.commit([*nonsense, put(of_object, b"{")])
+            await store.client.commit([*nonsense, replace_data(of_object, b"{")])
             async with as_user(access, "", "") as reader:
                 for name, path in zip(("vm-1", "vm-2"), names, strict=True):
                     with pytest.raises(NotUnderstood, match=path):
@@ -220,9 +220,9 @@ def test_a_znode_with_nonsense_is_told_by_its_name_and_others_are_served(tmp_pat
                 page = await reader.list(VirtualMachine)
                 assert [one.name for one in page.items] == ["vm-1", "vm-2"], "lists do not need the name"
                 assert [one.ref.name for one in page.malformed] == ["vm-3"]
-                await store.client.commit([put(names[0], made["vm-1"].metadata.uid.encode())])
+                await store.client.commit([replace_data(names[0], made["vm-1"].metadata.uid.encode())])
                 assert await reader.get(VirtualMachine, "vm-1") == made["vm-1"]
-            await store.client.commit([put(layout.objects(Flavor), b"nonsense")])
+            await store.client.commit([replace_data(layout.objects(Flavor), b"nonsense")])
             async with as_user(access, "", "") as writer:
                 with pytest.raises(NotUnderstood, match="outlive zookeeper init"):
                     await writer.create(flavor("m1"))
@@ -277,7 +277,7 @@ def test_keys_of_nonsense_keep_a_controller_from_starting_and_are_left_as_they_a
         async with as_user(access, "", "") as store:
             path = (await store.layout()).base("keys")
             if raw:
-                await store.client.commit([put(path, raw)])
+                await store.client.commit([replace_data(path, raw)])
             found = await store.client.get(path, fresh=True)
             assert found is not None
             return found[0]

@@ -30,7 +30,7 @@ from outlive.runtime.informer import Informer
 from outlive.store import Reset, Selector, Upsert, list_all
 from outlive.store.zookeeper import ZooKeeperAccess, ZooKeeperStore
 from outlive.store.zookeeper.log import KEPT, LogReader, trim
-from outlive.store.zookeeper.requests import put
+from outlive.store.zookeeper.requests import replace_data
 
 pytestmark = pytest.mark.component("zookeeper")
 NAMES = ("a", "b", "c", "d")
@@ -419,7 +419,7 @@ def test_who_follows_one_host_reads_nothing_for_writes_of_others_and_sees_what_c
             await store.replace(with_meta(ours, labels={HOST_LABEL: "h2"}))
             await follower.until(lambda objects: objects == {"other": other})
             path = (await store.layout()).object(VirtualMachine, "other", other.metadata.uid)
-            await store.client.commit([put(path, b"nonsense")])
+            await store.client.commit([replace_data(path, b"nonsense")])
             await store.delete(other.ref)
             await follower.until(lambda objects: objects == {})
             await follower.close()
@@ -459,7 +459,7 @@ def test_an_object_that_somebody_edited_into_nonsense_holds_up_nobody(ensemble: 
             running = asyncio.create_task(informer.run())
             await informer.wait_synced()
             path = (await store.layout()).object(VirtualMachine, "a", objects["a"].metadata.uid)
-            await store.client.commit([put(path, b"\xff nonsense")])
+            await store.client.commit([replace_data(path, b"\xff nonsense")])
             changed = await store.replace(with_project(objects["b"], "q"))
             async with asyncio.timeout(10.0):
                 while informer.get("b") != changed:  # noqa: ASYNC110 - an informer has no event for that

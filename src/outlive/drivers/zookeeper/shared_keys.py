@@ -16,7 +16,7 @@ from outlive.base.errors import BadInput, Conflict, NotFound, Refused
 from outlive.base.files import read_private, write_whole
 from outlive.drivers.shared_keys import SharedToken, StoreMove
 from outlive.store.zookeeper import ZooKeeperStore
-from outlive.store.zookeeper.requests import TransactionRefused, put
+from outlive.store.zookeeper.requests import TransactionRefused, replace_data
 
 FILE_BYTES: Final = 64 * 1024
 _REMEDY: Final = "put it back from a backup: docs/operating/zookeeper.md#backup"
@@ -80,7 +80,7 @@ class ZnodeKeys:
         """Say that the store is another one now."""
         path = (await self._store.layout()).base("incarnation")
         try:
-            await self._store.client.commit([put(path, incarnation.encode())])
+            await self._store.client.commit([replace_data(path, incarnation.encode())])
         except TransactionRefused as refused:
             raise self._store.client.error(refused.error, writing=True) from None
 
@@ -100,7 +100,7 @@ class ZnodeKeys:
         files = {**keys.files, file: base64.b64encode(f"{secret}\n".encode()).decode()}
         raw = msgspec.json.encode(msgspec.structs.replace(keys, issued=now, files=files))
         try:
-            await self._store.client.commit([put((await self._store.layout()).base("keys"), raw, version)])
+            await self._store.client.commit([replace_data((await self._store.layout()).base("keys"), raw, version)])
         except TransactionRefused as refused:
             raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="read them again") from None
 
@@ -131,7 +131,7 @@ class ZnodeKeys:
             raise Conflict("the keys were changed", place=self.place, remedy="repeat outlive migrate-store")
         raw = msgspec.json.encode(msgspec.structs.replace(keys, moving_from="", moved_from=source))
         try:
-            await self._store.client.commit([put((await self._store.layout()).base("keys"), raw, version)])
+            await self._store.client.commit([replace_data((await self._store.layout()).base("keys"), raw, version)])
         except TransactionRefused as refused:
             raise Conflict(f"the keys were changed: {refused}", place=self.place, remedy="repeat it") from None
 
@@ -141,7 +141,10 @@ class ZnodeKeys:
         raw = msgspec.json.encode(keys)
         try:
             await self._store.client.commit(
-                [put(layout.base("keys"), raw, version), put(layout.base("incarnation"), incarnation.encode())]
+                [
+                    replace_data(layout.base("keys"), raw, version),
+                    replace_data(layout.base("incarnation"), incarnation.encode()),
+                ]
             )
         except TransactionRefused as refused:
             if not isinstance(refused.error, zk.BadVersionError):

@@ -233,7 +233,9 @@ class FunctionReconciler:
         result = self._node.decisions.use(SRIOV_SYNC, given, subject=self._node.host)
         for name in result.skip_vf:
             self._wrong[name] = f"{name} is in a guest already"
-        kept = [_seen(before[name], found[name][1], self._refused.get(name, "")) for name in result.keep_vf]
+        kept = [
+            _update_registered(before[name], found[name][1], self._refused.get(name, "")) for name in result.keep_vf
+        ]
         gone = {*result.keep_vf, *result.remove_vf}
         hidden = [_replace(one, missing=True, message=HIDDEN) for name, one in before.items() if name not in gone]
         added = [_registered(name, *found[name]) for name in result.add_vf]
@@ -402,7 +404,7 @@ def _to_leave(functions: Functions, owners: Mapping[str, FunctionOwner], host: s
             yield one.reserved_by
 
 
-def _seen(one: VirtualFunction, found: FoundFunction, message: str) -> VirtualFunction:
+def _update_registered(one: VirtualFunction, found: FoundFunction, message: str) -> VirtualFunction:
     """A registered function with what its card says now; who has it, and its own MAC address, stay as they are."""
     return _replace(
         one,

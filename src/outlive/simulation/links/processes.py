@@ -46,7 +46,7 @@ ASKS_S: Final = 1.0
 
 
 class OwnNetworks:
-    """See the module. ``hosts``: is filled by whoever adds them."""
+    """See the module. ``hosts``: filled while the cluster is built."""
 
     def __init__(
         self,

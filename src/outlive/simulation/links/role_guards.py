@@ -1,6 +1,6 @@
 """The process of a virtual host that takes back addresses of the primary: ``RoleGuardPort``.
 
-It removes all that it was told of once the daemon has given it no more time, and at once when the daemon is gone. What
+It removes all that it holds once the daemon has given it no more time, and at once when the daemon is gone. What
 was noted on the disk outlives both; whatever manages services clears it when the daemon ends.
 """
 

@@ -89,13 +89,13 @@ def plan_schema(given: SchemaPlanInput) -> SchemaPlan:
     return SchemaPlan(ops=tuple(ops))
 
 
-class _Place:
+class _PathNode:
     """One path of a tree: what lies directly below it, and whether it is there itself."""
 
     __slots__ = ("below", "is_there")
 
     def __init__(self) -> None:
-        self.below: dict[str, _Place] = {}
+        self.below: dict[str, _PathNode] = {}
         self.is_there = False
 
 
@@ -104,11 +104,11 @@ class PathTree:
     one that was renamed or created are not, so that they get their own values."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._top = _Place()
+        self._top = _PathNode()
         for path in ("", *paths):
             place = self._top
             for part in path.split("/"):
-                place = place.below.setdefault(part, _Place())
+                place = place.below.setdefault(part, _PathNode())
                 place.is_there = True
 
     def __contains__(self, path: str) -> bool:
@@ -137,19 +137,19 @@ class PathTree:
         """Remove everything at and below ``path``."""
         self._remove(path)
 
-    def _find(self, path: str) -> _Place | None:
-        place: _Place | None = self._top
+    def _find(self, path: str) -> _PathNode | None:
+        place: _PathNode | None = self._top
         for part in path.split("/"):
             place = None if place is None else place.below.get(part)
         return place
 
-    def _make(self, path: str) -> _Place:
+    def _make(self, path: str) -> _PathNode:
         place = self._top
         for part in path.split("/"):
-            place = place.below.setdefault(part, _Place())
+            place = place.below.setdefault(part, _PathNode())
         return place
 
-    def _remove(self, path: str) -> _Place:
+    def _remove(self, path: str) -> _PathNode:
         above, _, name = path.rpartition("/")
         found = (self._find(above) if "/" in path else self._top) or self._top
         return found.below.pop(name)

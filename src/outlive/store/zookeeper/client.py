@@ -362,7 +362,7 @@ class ZooKeeperClient:
     async def close(self) -> None:
         """End the session; calls under way raise ``Unavailable``, or ``Unknown`` for writes."""
         self._closed = True
-        self._connected.set()  # who waits for a connection is told
+        self._connected.set()  # those who wait for a connection go on, and fail
         kazoo, self._kazoo = self._kazoo, None
         if self._down is not None:
             self._down.cancel()

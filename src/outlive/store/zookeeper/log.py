@@ -39,7 +39,7 @@ class Lagging(Exception):
     """What a reader has missed is not there any more, or the log is another one: it has to list again."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """What a write changed."""
 
     name: str
@@ -94,7 +94,7 @@ class LogReader:
             raise Unavailable(f"{self._path} does not stay", remedy="try again")
         return LogPlace(stat.czxid, next_number(stat))
 
-    async def after(self, place: LogPlace, *, fresh: bool) -> tuple[list[Entry], LogPlace]:
+    async def after(self, place: LogPlace, *, fresh: bool) -> tuple[list[LogEntry], LogPlace]:
         """What was written since; ``Lagging`` where that cannot be said. ``fresh``: in a new session."""
         stat = await self._client.exists(self._path, self._wake, fresh=fresh)
         if stat is None or stat.czxid != place.log:
@@ -108,7 +108,7 @@ class LogReader:
                 raise Lagging(f"{self._path} has another past")
         paths = [entry_path(self._path, number) for number in range(place.number, end)]
         found = await self._client.get_many(paths)
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         before = place.before
         for path, one in zip(paths, found, strict=True):
             if one is None:
@@ -123,12 +123,12 @@ class LogReader:
         return await self._client.exists(entry_path(self._path, place.number), self._wake) is not None
 
 
-def _decode(path: str, raw: bytes) -> Entry:
+def _decode(path: str, raw: bytes) -> LogEntry:
     kind, _, rest = raw.decode("utf-8", "replace").partition(",")
     name, _, uid = rest.partition(",")
     if kind not in ("u", "d") or not name or not uid:
         raise Lagging(f"{path} is no entry")
-    return Entry(name, uid, kind == "d")
+    return LogEntry(name, uid, kind == "d")
 
 
 async def trim(

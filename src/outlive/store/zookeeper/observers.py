@@ -20,7 +20,7 @@ from outlive.resources import HOST_LABEL, ObjectRef, R
 from outlive.store.contract import Change, Delete, Malformed, Synced, Upsert
 from outlive.store.observers import wanted_label
 from outlive.store.selectors import Selector
-from outlive.store.zookeeper.log import Entry, Lagging, LogPlace, LogReader
+from outlive.store.zookeeper.log import Lagging, LogEntry, LogPlace, LogReader
 from outlive.store.zookeeper.rows import understood_row
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class KindObserver(Generic[R]):
             session = client.session
             place = await reader.end()
             async for name, uid, raw, version in self._store.reader.rows(self._kind, layout):
-                for change in self._seen(name, uid, raw, version):
+                for change in self._follow_row(name, uid, raw, version):
                     yield change
             yield Synced()
             read_s = self._store.clock.monotonic()
@@ -115,16 +115,16 @@ class KindObserver(Generic[R]):
                 await asyncio.sleep(0)
         return changes, end
 
-    def _change(self, entry: Entry, row: tuple[bytes, int] | None) -> list[Change[R]]:
+    def _change(self, entry: LogEntry, row: tuple[bytes, int] | None) -> list[Change[R]]:
         if row is not None:
-            return self._seen(entry.name, entry.uid, *row)
+            return self._follow_row(entry.name, entry.uid, *row)
         before = self._shown.get(entry.name)
         if before is None or before.uid != entry.uid:
             return []
         del self._shown[entry.name]
         return [self._delete(entry.name, entry.uid)]
 
-    def _seen(self, name: str, uid: str, raw: bytes, version: int) -> list[Change[R]]:
+    def _follow_row(self, name: str, uid: str, raw: bytes, version: int) -> list[Change[R]]:
         """What an object's state means to those who were shown what was shown."""
         before = self._shown.get(name)
         if before is not None and before.uid == uid and version <= before.version:

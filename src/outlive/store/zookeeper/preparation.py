@@ -15,7 +15,7 @@ from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
 from outlive.store.zookeeper.locks import tree_at_rest
 from outlive.store.zookeeper.permissions import SECTIONS, acls, decode_acl, digest_id, encode_acl
-from outlive.store.zookeeper.requests import put
+from outlive.store.zookeeper.requests import replace_data
 from outlive.store.zookeeper.schema_view import SchemaView
 
 
@@ -48,7 +48,7 @@ async def _prepare(client: ZooKeeperClient, layout: TreeLayout, given: dict[str,
         root = layout.objects(kind)
         await client.make(layout.log(kind), b"", given.get(root))
         if given:
-            await client.commit([put(root, encode_acl(given[root]))])
+            await client.commit([replace_data(root, encode_acl(given[root]))])
         else:
             await _mend_acl(client, root)
         for section in SECTIONS if given else ():
@@ -62,7 +62,7 @@ async def _mend_acl(client: ZooKeeperClient, root: str) -> None:
         decode_acl(b"" if found is None else found[0])
     except NotUnderstood:
         acl = await client.get_acl(root)
-        await client.commit([put(root, b"" if acl == OPEN_ACL_UNSAFE else encode_acl(acl))])
+        await client.commit([replace_data(root, b"" if acl == OPEN_ACL_UNSAFE else encode_acl(acl))])
 
 
 async def _apply_acl(client: ZooKeeperClient, root: str, acl: Sequence[ACL]) -> None:

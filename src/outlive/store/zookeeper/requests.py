@@ -73,7 +73,7 @@ def check(path: str, version: int) -> Operation:
     return lambda transaction: transaction.check(path, version)
 
 
-def put(path: str, data: bytes, version: int = -1) -> Operation:
+def replace_data(path: str, data: bytes, version: int = -1) -> Operation:
     """Replace the data of a znode that has this version."""
     return lambda transaction: transaction.set_data(path, data, version=version)
 

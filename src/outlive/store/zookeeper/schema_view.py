@@ -22,7 +22,7 @@ from outlive.store.schema.documents import SchemaDocument, load_document
 from outlive.store.schema.state import SchemaState, decode_state, encode_state
 from outlive.store.zookeeper.client import Found, ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout
-from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, put
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, replace_data
 
 WAIT_S: Final = 90.0
 """How long one write waits for the end of copying."""
@@ -165,7 +165,8 @@ class SchemaView:
         """Return when these paths of that layout may be written; ``Unavailable``: still not. ``LayoutChanged`` where
         another one counts: after it returns nothing changes before the caller waits for something.
 
-        Where whoever copies is overdue, its work is given up in its place: hosts have to renew their memberships.
+        Where the process that copies is overdue, this one gives the work up in its place, as hosts have to renew their
+        memberships.
         """
         until = 0.0
         while self._state is not None and any(map(self._state.freezes, paths)):
@@ -186,7 +187,7 @@ class SchemaView:
             return
         given_up = msgspec.structs.replace(state, moving=move.given_up())
         try:
-            await self._client.commit([put(SCHEMA_PATH, encode_state(given_up), self._znode)])
+            await self._client.commit([replace_data(SCHEMA_PATH, encode_state(given_up), self._znode)])
             _log.warning("store.zookeeper.schema_given_up", to=move.to, by=move.by)
         except TransactionRefused as refused:
             _log.info("store.zookeeper.schema_not_given_up", to=move.to, why=str(refused))

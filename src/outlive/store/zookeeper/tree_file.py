@@ -23,7 +23,7 @@ from outlive.store.schema.state import SchemaState, decode_state, split_moved
 from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry
 from outlive.store.zookeeper.locks import tree_at_rest
-from outlive.store.zookeeper.requests import Operation, create, put
+from outlive.store.zookeeper.requests import Operation, create, replace_data
 from outlive.store.zookeeper.store import ZooKeeperStore
 
 FOREIGN: Final = ("/zookeeper", "/patroni")
@@ -108,7 +108,7 @@ async def _restore(client: ZooKeeperClient, layout: TreeLayout, version: int, wa
         if path in there and path in kept:
             continue
         if path in there:
-            operations.append((put(path, data), len(data)))
+            operations.append((replace_data(path, data), len(data)))
             continue
         above = path.rpartition("/")[0] or "/"
         acls[path] = acls.get(above) or await client.get_acl(above)

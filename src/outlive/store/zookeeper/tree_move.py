@@ -42,7 +42,7 @@ from outlive.store.zookeeper.client import ZooKeeperClient
 from outlive.store.zookeeper.layout import SCHEMA_PATH, TreeLayout, is_entry, split_object
 from outlive.store.zookeeper.locks import StoreLock
 from outlive.store.zookeeper.permissions import acls_as, digest_id, encode_acl
-from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, put, remove
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, check, create, remove, replace_data
 
 OPERATIONS: Final = 500
 """Of one transaction at most."""
@@ -192,7 +192,9 @@ class TreeMover:
         _log.info("schema.step_begins", version=start, to=to, ops=len(step.ops), by=self._by)
         await self._write(
             SchemaState(version=start, moving=move),
-            create(place, record, await self._client.get_acl(SCHEMA_PATH)) if there is None else put(place, record),
+            create(place, record, await self._client.get_acl(SCHEMA_PATH))
+            if there is None
+            else replace_data(place, record),
         )
 
     async def _copy(self, state: SchemaState, move: SchemaMove) -> None:
@@ -236,7 +238,7 @@ class TreeMover:
         ended = _replace(step, finished_at=as_datetime(self._clock.now()), undone=undone)
         _log.info("schema.step_ends", version=state.version, undone=undone, by=self._by)
         place = self._step_path(state, step.start, step.to)
-        await self._write(SchemaState(version=state.version), put(place, msgspec.json.encode(ended)))
+        await self._write(SchemaState(version=state.version), replace_data(place, msgspec.json.encode(ended)))
 
     async def _step(self, state: SchemaState, move: SchemaMove) -> JournalStep:
         """What was planned for the step that is under way."""
@@ -307,7 +309,7 @@ class TreeMover:
         if found is None:
             await self._commit_all([(create(path, value, acl), len(value))])
         elif found[0] != value:
-            await self._commit_all([(put(path, value), len(value))])
+            await self._commit_all([(replace_data(path, value), len(value))])
 
     async def _make_parents(self, path: str) -> None:
         parts = path.split("/")
@@ -331,7 +333,7 @@ class TreeMover:
                 stat = await self._client.exists(path)
                 had = moved or ("" if stat is None else str(stat.mzxid))
                 try:
-                    await self._commit([put(path, mark_moved(converted, had), znode_version)])
+                    await self._commit([replace_data(path, mark_moved(converted, had), znode_version)])
                 except TransactionRefused as refused:
                     if refused.index == 0 or not isinstance(refused.error, zk.BadVersionError | zk.NoNodeError):
                         raise
@@ -350,7 +352,7 @@ class TreeMover:
 
     async def _write(self, state: SchemaState, *more: Operation) -> None:
         """Write which schema counts, and what belongs to it; from now on that is the condition."""
-        answers = await self._client.commit([put(SCHEMA_PATH, encode_state(state), self._version), *more])
+        answers = await self._client.commit([replace_data(SCHEMA_PATH, encode_state(state), self._version), *more])
         self._version = answers[0].version
 
     async def _commit(self, operations: Sequence[Operation]) -> None:

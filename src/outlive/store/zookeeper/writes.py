@@ -15,8 +15,8 @@ from outlive.resources.conversions import convert_document
 from outlive.store.contract import Malformed
 from outlive.store.tables import Batch, Write
 from outlive.store.zookeeper.layout import ALL, ENTRY, TreeLayout, entry_number
-from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, Entry, trim
-from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, put, remove
+from outlive.store.zookeeper.log import KEPT, KEPT_OF_HOST, TRIM_EVERY, LogEntry, trim
+from outlive.store.zookeeper.requests import Operation, TransactionRefused, create, remove, replace_data
 from outlive.store.zookeeper.rows import OneObject, Row, decoded, row_of, understood_row, versioned
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MENDS: Final = 4
 """Times that a transaction is sent again because a znode above was not made yet."""
 SHARDS: Final = 2000
-"""Logs that are told of one removal, where it is not known which of them need it."""
+"""Logs that get an entry for one removal, where it is not known which of them need it."""
 TRIES: Final = 8
 """Transactions of one write that were refused for what others wrote meanwhile, before it is given up."""
 
@@ -80,12 +80,12 @@ class ObjectWriter:
         operations: list[Operation]
         if row is None:
             # The object is made empty and then filled: the second answer says which transaction this was.
-            operations = [create(name_path, uid.encode(), acl), create(path, b"", acl), put(path, raw)]
+            operations = [create(name_path, uid.encode(), acl), create(path, b"", acl), replace_data(path, raw)]
         elif write.after is None:
             operations = [remove(path, row.znode_version), remove(name_path)]
         else:
-            operations = [put(path, raw, row.znode_version)]
-        of_object, entry = len(operations), Entry(key, uid, write.after is None).encode()
+            operations = [replace_data(path, raw, row.znode_version)]
+        of_object, entry = len(operations), LogEntry(key, uid, write.after is None).encode()
         logs = self._logs(layout, write)
         operations += [create(f"{log}/{ENTRY}", entry, acl, numbered=True) for log in logs]
         above = [name_path.rpartition("/")[0], path.rpartition("/")[0]] if row is None else []
@@ -150,7 +150,7 @@ class ObjectWriter:
         operations = [remove(path, row.znode_version), remove(name_path)]
         parent = log.rpartition("/")[0]  # nobody can say of which host it was
         shards = (await self._store.client.children_many((parent,)))[0] or []
-        entry = Entry(ref.key, row.uid, True).encode()
+        entry = LogEntry(ref.key, row.uid, True).encode()
         operations += [create(f"{parent}/{one}/{ENTRY}", entry, acl, numbered=True) for one in shards[:SHARDS]]
         self._store.reader.cache.forget(kind, ref.key)
         try:
