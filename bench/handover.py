@@ -6,6 +6,7 @@ It needs root, dnsmasq, nft, dhclient and ping.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class Silent:
 
 def measure() -> list[Figure]:
     """The figures."""
-    hosts = NetworkHosts("bho", ("a", "b"), ("brup", "vmbr10"))
+    hosts = NetworkHosts(f"bho{os.getpid()}", ("a", "b"), ("brup", "vmbr10"))
     with tempfile.TemporaryDirectory(prefix="outlive-") as folder:
         Path(folder).chmod(0o755)
         try:

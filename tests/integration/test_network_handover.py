@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.component("network-services"), pytest.mark.slow]
 
 @pytest.fixture
 def hosts() -> Iterator[NetworkHosts]:
-    made = NetworkHosts("hov", ("a", "b"), ("brup", "vmbr10", "vmbr20"))
+    made = NetworkHosts(f"hov{os.getpid()}", ("a", "b"), ("brup", "vmbr10", "vmbr20"))
     try:
         made.make()
         made.guest("out", "brup")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -45,7 +46,7 @@ def network(name: str, vni: int, **changes: Any) -> VirtualNetwork:
 
 @pytest.fixture
 def hosts() -> Iterator[NetworkHosts]:
-    made = NetworkHosts("svc", ("a",), ("vmbr10", "vmbr20"))
+    made = NetworkHosts(f"svc{os.getpid()}", ("a",), ("vmbr10", "vmbr20"))
     try:
         made.make()
         yield made
