@@ -221,7 +221,7 @@ class NetworkLab(Lab):
         ports = [document("VirtualMachinePort", f"{name}.0", {**spec, "addresses": addresses} if addresses else spec)]
         self._apply([*(ports if port else ()), made], "--status")
 
-    def await_guest(self, name: str, after: int = 0, limit_s: float = 60.0) -> str:
+    def await_guest(self, name: str, after: int = 0, limit_s: float = 120.0) -> str:
         """The address that the guest was given, once it has it. ``after``: bytes of the console that are of before."""
 
         def found() -> str:
