@@ -43,9 +43,15 @@ def card(functions: Any) -> str:
     name = device.parts[4]
     subprocess.run(["ip", "link", "set", name, "up"], check=True)
     do(functions.set_count(name, 2, replace=False))
+    await_link(name)
+    return name
+
+
+def await_link(name: str) -> None:
+    """Return once the link of the card is up."""
     for _ in range(100):
         if Path("/sys/class/net", name, "carrier").read_text().strip() == "1":
-            return name
+            return
         time.sleep(0.1)
     raise AssertionError(f"the link of {name} does not come up")
 
@@ -76,6 +82,7 @@ def test_setting_that_the_card_refuses_is_named_and_the_others_are_programmed(fu
 
 def test_rate_is_programmed_or_refused_by_name(functions: Any, card: str) -> None:
     """The card limits what is sent only while its link is up; it promises nothing."""
+    await_link(card)  # claims before have taken it down
     assert do(functions.program(card, 0, VirtualFunctionSettings(tx_rate_max=100))) == {}
     assert do(functions.read(card)).functions[0].settings.tx_rate_max == 100
     assert list(do(functions.program(card, 0, VirtualFunctionSettings(tx_rate_min=50)))) == ["tx_rate_min"]

@@ -282,6 +282,24 @@ def test_card_that_is_down_is_brought_up() -> None:
     play(story, vms=(VM,), functions=CARDS)
 
 
+def test_setting_that_a_card_refused_is_tried_again() -> None:
+    """Some cards limit rates only while their link is up, which takes seconds after a boot."""
+
+    async def story(world: World) -> None:
+        cards = world.hosts["kvm-1"].cards
+        cards.refuses.add("link_state")
+        await want(world, "kvm-1", eth0v0=VirtualFunctionSettings(link_state="disable"))
+        await at(world, 15)
+        assert host_of(world).status.virtual_functions[0].message
+        cards.refuses.clear()
+        await at(world, 60)
+        first = host_of(world).status.virtual_functions[0]
+        assert (first.settings.link_state, first.message) == ("disable", "")
+        assert "functions-refused.kvm-1" not in faults(world)
+
+    play(story, vms=(VM,), functions=CARDS)
+
+
 def test_setting_that_a_card_refuses_is_a_fault_that_names_the_function() -> None:
     """What else is set of it is programmed, and so are the others."""
 

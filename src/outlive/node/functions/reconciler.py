@@ -46,6 +46,8 @@ from outlive.store import compare_and_swap
 
 READY_S: Final = 10.0
 """How long a start or a move waits for the functions to be made at once; it is tried again afterwards."""
+REFUSED_AGAIN_S: Final = 30.0
+"""After so long what a card has refused is programmed again: some limit rates only while their link is up."""
 CONFLICTS: Final = 8
 """Writes of this host's record before one change is left to the next look."""
 HIDDEN: Final = "its card does not show it"
@@ -79,6 +81,8 @@ class FunctionReconciler:
         """Function → what its card has refused, in words, …"""
         self._refused_fields: dict[str, frozenset[str]] = {}
         """… and by field."""
+        self._programmed_s: dict[str, float] = {}
+        """Function → when it was programmed last (monotonic)."""
         self._kept_by_card: dict[str, dict[str, int | bool | str]] = {}
         """Function → what its card showed instead of what was programmed when it was programmed again."""
         self._host: Hypervisor | None = None
@@ -326,7 +330,8 @@ class FunctionReconciler:
                 continue
             card, found = places[one.name]
             wanted = host.spec.virtual_functions.get(one.name, VirtualFunctionSettings())
-            if self._programmed.get(one.name) != wanted:
+            is_due = self._node.clock.monotonic() - self._programmed_s.get(one.name, 0.0) >= REFUSED_AGAIN_S
+            if self._programmed.get(one.name) != wanted or (is_due and self._refused_fields.get(one.name)):
                 await self._program_one(one.name, card, found.index, wanted)
             else:
                 await self._program_again(one.name, card, found, wanted)
@@ -360,12 +365,13 @@ class FunctionReconciler:
         except OutliveError as error:
             self._refused[name] = error.message
             return
-        self._programmed[name] = wanted
+        self._programmed[name], self._programmed_s[name] = wanted, self._node.clock.monotonic()
         self._refused_fields[name] = frozenset(refused)
         why = "; ".join(f"{_wire(field)}: {refusal}" for field, refusal in sorted(refused.items()))
+        if why and self._refused.get(name) != why:
+            _log.warning("functions.setting_refused", host=self._node.host, function=name, why=why)
         if why:
             self._refused[name] = why
-            _log.warning("functions.setting_refused", host=self._node.host, function=name, why=why)
         else:
             self._refused.pop(name, None)
         self.notify()  # what its card has now is read, and written, at the next look
