@@ -35,7 +35,7 @@ from outlive.simulation.guards import GuardClient
 from outlive.simulation.history import History
 from outlive.simulation.hosts import HypervisorClient, Role, Service, SimHost
 from outlive.simulation.hypervisors import DeadDisks, SimHypervisor
-from outlive.simulation.judges.addresses import JUDGED_EVERY_S, Addresses
+from outlive.simulation.judges.addresses import JUDGED_EVERY_S, AddressJudge
 from outlive.simulation.judges.judge import Judge
 from outlive.simulation.judges.truth import Truth, Violation
 from outlive.simulation.limes import Limes
@@ -128,10 +128,10 @@ class World:
         """A network controller that writes beside the one that leads."""
         self.own: OwnNetworks | None = None
         """Networks that hosts make themselves, where they do."""
-        self.addresses: Addresses | None = None
+        self.addresses: AddressJudge | None = None
         if makes_links(spec):
             self.own = OwnNetworks(spec, self.store, self.hosts, self._hypervisors, self.networks, self.history)
-            self.addresses = Addresses(self, self.own)
+            self.addresses = AddressJudge(self, self.own)
         self.truth = Truth(
             self.store, self._hypervisors, self.disks, self.history, daemons=spec.daemons, fabric=self.fabric
         )
@@ -143,7 +143,7 @@ class World:
             self.fabric.ovn.listeners.append(lambda before, after, _: self.judge.committed(before, after))
             self.fabric.ovn.flow_listeners.append(self.judge.switched)
         if self.own is not None and self.addresses is not None:
-            self.own.changed = self.addresses.look
+            self.own.changed = self.addresses.note_change
             self.judge.addresses_at_rest = self.addresses.rest
         self._add_controllers()
 
@@ -257,7 +257,7 @@ class World:
                 judged = changed
                 self.judge.covered()
 
-    async def _watch_addresses(self, addresses: Addresses) -> None:
+    async def _watch_addresses(self, addresses: AddressJudge) -> None:
         while True:
             await self.clock.sleep(JUDGED_EVERY_S)
             addresses.judge()
@@ -511,7 +511,7 @@ class World:
 
     def _host_paced(self, host: str) -> None:
         if self.addresses is not None:
-            self.addresses.look()
+            self.addresses.note_change()
         if self.own is not None:
             self.own.guards[host].pace(self.hosts[host].paused)
         if self.fabric is not None:

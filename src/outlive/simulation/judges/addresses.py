@@ -69,7 +69,7 @@ class Presence:
     """Whether it ever was on one."""
 
 
-class Addresses:
+class AddressJudge:
     """See the module."""
 
     def __init__(self, world: World, own: OwnNetworks) -> None:
@@ -84,10 +84,10 @@ class Addresses:
         """Where an address is; ``None``: it never was anywhere."""
         return next((found for (_, one), found in self._found.items() if one.partition("/")[0] == address), None)
 
-    def look(self) -> None:
+    def note_change(self) -> None:
         """An address may have come or gone: note where all are now."""
-        now_s, there = self._world.clock.monotonic(), self._there()
-        for place in {**dict.fromkeys(self._wanted()), **self._found, **there}:
+        now_s, there = self._world.clock.monotonic(), self._find_hosts()
+        for place in {**dict.fromkeys(self._list_role_places()), **self._found, **there}:
             found, hosts = self._found.setdefault(place, Presence(since_s=now_s)), there.get(place, ())
             if hosts == found.hosts:
                 continue
@@ -101,7 +101,7 @@ class Addresses:
 
     def judge(self) -> None:
         """Nothing may have changed, and time has passed."""
-        now_s, wanted = self._world.clock.monotonic(), self._wanted()
+        now_s, wanted = self._world.clock.monotonic(), self._list_role_places()
         self._notice_circumstances(now_s)
         for place, found in self._found.items():
             if len(found.hosts) > 1 or (not found.hosts and place in wanted):
@@ -140,7 +140,7 @@ class Addresses:
             if now_s - found.since_s > limit_s:
                 text = f"{address} on {device} is on {listing(found.hosts)} for more than {limit_s:.1f} s"
                 self._world.judge.placed(address, text)
-        elif not found.hosts and place in self._wanted():
+        elif not found.hosts and place in self._list_role_places():
             election = self._world.store.find(Election, ROLE)
             if election is not None and election.record.handover is not None and not election.record.holder:
                 found.unclaimed = True
@@ -160,7 +160,7 @@ class Addresses:
 
     # What is so
 
-    def _there(self) -> dict[Place, tuple[str, ...]]:
+    def _find_hosts(self) -> dict[Place, tuple[str, ...]]:
         """Each address, and the hosts that answer there: not those without power, or that stand still."""
         found: dict[Place, list[str]] = {}
         for name, host in self._world.hosts.items():
@@ -169,7 +169,7 @@ class Addresses:
                     found.setdefault(place, []).append(name)
         return {place: tuple(hosts) for place, hosts in found.items()}
 
-    def _wanted(self) -> tuple[Place, ...]:
+    def _list_role_places(self) -> tuple[Place, ...]:
         """What only the primary has."""
         spec = self._world.spec
         if not spec.primary_role:
@@ -209,7 +209,12 @@ class Addresses:
         is_member = member is not None and member.state == "Held"
         is_coordinator = found is not None and found.spec.mode == "coordinator"
         links = {link.name for link in self._own.kernels[name].read(()).links}
-        return is_member and is_coordinator and self._works(name) and all(place[0] in links for place in self._wanted())
+        return (
+            is_member
+            and is_coordinator
+            and self._works(name)
+            and all(place[0] in links for place in self._list_role_places())
+        )
 
     def _coordinators(self) -> list[str]:
         return [name for name, host in self._world.hosts.items() if host.spec.mode == "coordinator"]
@@ -225,7 +230,7 @@ class Addresses:
         """All on which it depends who can be the primary; while it stays the same, an election ends."""
         hosts = self._world.hosts
         runs = tuple((hosts[name].daemon.runs, self._works(name), self._fit(name)) for name in self._coordinators())
-        found = (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._wanted())
+        found = (self._world.store.incarnation, self._store_answers(), self._is_fit(), runs, self._list_role_places())
         if found != self._circumstances:
             self._circumstances, self._calm_since_s = found, now_s
 
@@ -234,7 +239,7 @@ class Addresses:
         return min((self._world.hosts[name].machine.clock.pace for name in self._coordinators()), default=1.0)
 
     def _tell(self, place: Place, hosts: tuple[str, ...]) -> None:
-        if place not in self._wanted():
+        if place not in self._list_role_places():
             return
         address = place[1].partition("/")[0]
         text = f"{address} is on {listing(hosts)}" if hosts else f"{address} is on no host"
